@@ -6,9 +6,12 @@
     python scripts/recipe_table.py TEXTS --nanogpt PATH      with nanoGPT's CPU recipe, from a clone
 
 TEXTS is a folder with the files of data/README.md. The other ways are `shakespeare_cpu` and
-nanoGPT's CPU recipe, with as many steps as fit into the same time, and Kneser-Ney of order 8,
-which takes a second. Val losses are those of the whole val split. A row is printed when a text is
-done; with --json, one object per line. No other program should run at the same time.
+nanoGPT's CPU recipe, with as many steps as fit into the same time, Kneser-Ney of order 8, which
+takes a second, and the compressors zpaq (apt-get install zpaq) and PPMd (pip install pyppmd). They
+compress val after the train split: in windows of T characters, as many as `gpt train` has chosen,
+in twentieths and in one piece. zpaq takes minutes. Programs that are missing give "-". Val losses
+are those of the whole val split. A row is printed when a text is done; with --json, one object per
+line. No other program should run at the same time.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_peers import NanoGPT
+from compressors import CompressorLosses, compressor_losses, installed
 from law.texts import TEXTS, corpus_of, source_of
 
 from gpt.config.load import load_config
@@ -36,7 +40,8 @@ NAMES = (
 )
 HEADER = (
     "| text | minutes | took | recipe | predicted | val loss (at its end) | shakespeare_cpu | "
-    "nanoGPT | Kneser-Ney 8 |\n|---|---|---|---|---|---|---|---|---|"
+    "nanoGPT | Kneser-Ney 8 | zpaq: windows of T / twentieths / one piece | PPMd |\n"
+    f"|{'---|' * 11}"
 )
 
 
@@ -56,14 +61,16 @@ class Row:
     kneser_ney: float
     nanogpt: float | None
     nanogpt_s: float | None
+    zpaq: CompressorLosses | None
+    ppmd: CompressorLosses | None
 
     def __str__(self) -> str:
-        nanogpt = "" if self.nanogpt is None else f"{self.nanogpt:.3f} in {self.nanogpt_s:.0f} s"
+        nanogpt = "-" if self.nanogpt is None else f"{self.nanogpt:.3f} in {self.nanogpt_s:.0f} s"
         return (
             f"| {self.text} | {self.minutes:g} | {self.seconds:.0f} s | {self.recipe} | "
             f"{self.predicted:.2f} | {self.val_loss:.3f} ({self.last_val_loss:.3f}) | "
             f"{self.shakespeare_cpu:.3f} in {self.shakespeare_cpu_s:.0f} s | {nanogpt} | "
-            f"{self.kneser_ney:.3f} |"
+            f"{self.kneser_ney:.3f} | {self.zpaq or '-'} | {self.ppmd or '-'} |"
         )
 
 
@@ -75,6 +82,8 @@ def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Ro
         ours = train(source, minutes, Path(scratch) / "ours")
         stretched = train(source, minutes, Path(scratch) / "cpu", "--config", "shakespeare_cpu")
         theirs: dict[str, Any] = peer.cpu_recipe_in(60 * minutes) if peer else {}
+        corpus = corpus_of(source)
+        zpaq, ppmd = (compressor_losses(each, corpus, ours["T"]) for each in installed())
         return Row(
             text=name,
             minutes=minutes,
@@ -85,9 +94,11 @@ def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Ro
             last_val_loss=ours["val_loss"],
             shakespeare_cpu=stretched["best_val_loss"],
             shakespeare_cpu_s=stretched["wall_s"],
-            kneser_ney=round(kneser_ney(corpus_of(source)), 4),
+            kneser_ney=round(kneser_ney(corpus), 4),
             nanogpt=theirs.get("val_loss_by_our_rule"),
             nanogpt_s=theirs.get("wall_s"),
+            zpaq=zpaq,
+            ppmd=ppmd,
         )
 
 
@@ -115,7 +126,8 @@ def train(source: str, minutes: float, run: Path, *options: str) -> dict[str, An
     outcome: dict[str, Any] = json.loads(done.stdout)
     return outcome | {
         "wall_s": round(wall, 1),
-        "recipe": f"{members}{model.n_layer} x {model.C}{hidden}",
+        "T": model.T,
+        "recipe": f"T {model.T}, {members}{model.n_layer} x {model.C}{hidden}",
         "predicted": float(predicted[1]) if predicted else math.nan,
     }
 
