@@ -29,11 +29,18 @@ from gpt.counts.long_contexts import NEAREST, index_contexts
 from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.counts.word_and_line import Characters
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import CheckpointError, ConfigError, Interrupted
+from gpt.model.ensemble import LanguageModel, make_model
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.counted_texts import CountedTexts
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
+from gpt.training.evaluator import Evaluator, Progress
 from gpt.training.gate_fit import GateFit, held_out_ids
+from gpt.training.run_context import RunContext
+from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
 from tests.conftest import PANGRAM, small
 
 V = 5
@@ -566,3 +573,25 @@ def test_a_type_that_numpy_lacks_is_a_damaged_file(tmp_path: Path) -> None:
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="numpy's types"):
         gpt.load(run, "last")
+
+
+def test_the_time_to_fit_the_gate_is_not_that_of_scoring_characters(tmp_path: Path) -> None:
+    """Bug: with a long val split, minutes were reserved for an evaluation of seconds."""
+    now = [0.0]
+
+    class SlowFit(GateFit):
+        def fit(self, model: LanguageModel, step: int) -> Mixture:
+            now[0] += 7
+            return super().fit(model, step)
+
+    config, corpus = counted(), load_corpus(open_source(text_of(tmp_path)))
+    model, stopwatch = (
+        make_model(config.model, len(corpus.vocabulary), 0),
+        Stopwatch(lambda: now[0]),
+    )
+    fit = SlowFit(config, corpus.train, corpus.vocabulary)
+    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, fit)
+    Evaluator(context, model, stopwatch, Progress()).evaluate(3, is_last=True)
+    stopwatch.lap(EVALUATION)
+    stopwatch.settle()
+    assert stopwatch.seconds == {EVALUATION: 7, CHARACTER: 0}

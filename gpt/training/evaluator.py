@@ -198,6 +198,7 @@ class Evaluator:
             if gate_fit is not None:  # each rank has the counts: only the gate is broadcast
                 gate = ranks.broadcast(lambda: gate_fit.fit(self.model, step).gate)
                 mixture = Mixture(gate_fit.experts, gate, gate_fit.T)
+                self.stopwatch.lap(EVALUATION, 0)  # the same for any number of `characters`
             loss, *others = evaluate_each(
                 self.model,
                 self.val,
