@@ -113,8 +113,9 @@ class Experts:
     def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
         """Yield predictions after the prefixes of a window of `ids`, a few prefixes at a time.
 
-        The first prefix ends at index `start`. Each item has (n, E, V) log-probabilities by E
-        experts (predictors by counts), and (n, F) features, of n prefixes. See `of_window`.
+        The first prefix ends at index `start`. Each item has, for n prefixes, (n, E, V)
+        log-probabilities by E experts (predictors by counts), and (n, F) features: log(1 + x),
+        where x is the number of ids counted after a context, or the prefix's length.
         """
         N, V, W = self.counts.order, self.counts.V, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])

@@ -135,9 +135,9 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
     """Return the number of ids from one window of T ids to the next, in `score_text`.
 
-    Counts see far longer windows than the network, and counting them anew every `stride` ids would
-    take too long. Therefore, a window of counts begins every T / COUNTED_AGAIN ids, rounded down to
-    a multiple of `stride`.
+    Without n-gram counts (`mixture`), this is `stride`. Counts see far longer windows than the
+    network, and counting anew every `stride` ids would take too long. Therefore, a window of counts
+    begins every T / COUNTED_AGAIN ids, rounded down to a multiple of `stride`.
     """
     if stride is None or mixture is None:
         return stride

@@ -83,8 +83,8 @@ class Cache:
 class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
-    With `key_offset`, half of each key's channels are stored as part of the next character's key
-    (see `offset_keys`). `keys` then has room for T + 1 characters.
+    With `key_offset`, each key takes half of its channels from the previous character, so that half
+    is stored one position later. `keys` then has room for T + 1 characters.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:

@@ -136,7 +136,8 @@ def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: i
 
     Args:
         log_probabilities: (n, E + 1, V): of E experts (predictors by counts), then of the network.
-        inputs: the inputs of the gate for each target, (n, F + E + 1).
+        inputs: (n, F + E + 1): for each target, F features of the counts, and E + 1
+            log-probabilities (see `gate_inputs`).
         targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
     """

@@ -45,7 +45,7 @@ class Teacher:
 
 
 def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -> Teacher | None:
-    """Load the best model of the run `train.distill`; return None if that is not set.
+    """Load the best model of the run `train.distill`, to distill it; None if that is not set.
 
     Raises:
         UsageError: the run does not exist.
