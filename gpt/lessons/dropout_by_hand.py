@@ -61,7 +61,7 @@ def explain(page: Page, seed: int) -> None:
         draws other numbers, so no layer can rely on any one of its inputs. The numbers that survive
         are divided by 1 - p. The mean over all draws is then the number itself, and evaluation,
         which drops nothing, sees numbers as large as training did.""")
-    page.source(drop, ScaledDropout.forward)
+    page.source(drop, ScaledDropout)
     numbers, half = torch.arange(1.0, 9.0), ScaledDropout(0.5)
     draws = half(numbers.expand(DRAWS, 8))
     unscaled = drop(numbers.expand(DRAWS, 8), 0.5).mean(0)
@@ -114,7 +114,8 @@ def explain(page: Page, seed: int) -> None:
 def explain_trained(page: Page, trained: Trained) -> None:
     """Show the trained model's loss with different dropout probabilities."""
     page.paragraph(f"""The model was trained with model.dropout {trained.model.config.dropout:g}.
-        Its loss on this text in training mode, with dropout p (a single character has no loss):""")
+        Its loss on this text in training mode, with dropout p (a single character has no loss). On
+        so short a text it may also fall with a small p, by chance:""")
     if trained.ids.shape[1] > 1:
         torch.manual_seed(trained.seed)
         page.table(

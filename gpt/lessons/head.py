@@ -109,10 +109,10 @@ def explain(page: Page, seed: int) -> None:
     page.formula("scaled dot-product attention", "softmax(Q K^T / sqrt(d_k)) V")
     page.source(attend)
     page.paragraph("""K is **transposed**: each query (a row of Q) meets each key (a column of K^T).
-        So queries and keys must have one size, d_k (the next lesson explains sqrt(d_k)); values may
-        have another. 3Blue1Brown draws all of this transposed: a column for each query. In
-        **self-attention** all three come from one text, in **cross-attention** (lesson masks) keys
-        and values come from another.""")
+        So queries and keys must have one size, d_k or hs (head_size); values may have another (vs).
+        3Blue1Brown draws all of this transposed: a column for each query. In **self-attention** all
+        three come from one text, in **cross-attention** (lesson masks) keys and values come from
+        another.""")
     by_hand, linear, X = six_words.by_parameters(), by_layers(), six_words.X
     six_words.explain(page, by_hand)
     page.section("Linear layers")

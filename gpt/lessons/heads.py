@@ -114,7 +114,8 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""One head has one attention pattern at each position. Predicting text needs
         several at once, for example to the last vowel, to the start of the word and to the name of
         the speaker. **Multi-head attention** has many heads, each with its own queries, keys and
-        values. Their outputs are concatenated and projected back to the C channels.""")
+        values. Their outputs are concatenated and projected back to the C channels by a matrix
+        W_O.""")
     page.formula("multi-head attention", "concat(head_1, ..., head_H) W_O")
     page.formula("head_h", "softmax(Q_h K_h^T / sqrt(d_k)) V_h")
     page.source(ListOfHeads)
@@ -127,7 +128,8 @@ def explain(page: Page, seed: int) -> None:
     page.source(FusedHeads)
     page.paragraph("""Here 8 heads have keys of size 32 and values of size 24, from 16 channels.
         Neither need be C / H, the usual choice and the only one that torch's own layer,
-        nn.MultiheadAttention, allows.""")
+        nn.MultiheadAttention, allows. (The production model is the one that `gpt train`
+        trains.)""")
     page.check("a list of 8 heads = one fused product", apart(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
     _explain_memory(page, fused, x)
@@ -139,10 +141,10 @@ def explain(page: Page, seed: int) -> None:
         ["head 1", "head 2"],
         names("t", 8),
     )
-    page.paragraph(f"""The **total variation** of two rows of weights is half the sum
-        of the absolute differences: 0 if the rows are equal, 1 if no key has weight in both. Here
-        it is {total_variation(weights[0], weights[1]):.4f}: these heads are new. Training makes
-        heads differ more.""")
+    page.paragraph(f"""The **total variation** of two rows of weights is half the sum of the
+        absolute differences: 0 if the rows are equal, 1 if no key has weight in both. Here it is
+        {total_variation(weights[0], weights[1]):.4f}: these heads are new. Training makes heads
+        differ more.""")
     page.exercise(
         """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
