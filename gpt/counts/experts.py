@@ -23,15 +23,17 @@ MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
 class Experts:
-    """Distributions of the next id by counts of the train split and of the window so far.
+    """Predictors ("experts") of the next id by n-gram counts, each with one kind of context.
+
+    Some use counts of the train split; the others use counts of the window so far.
 
     Args:
-        counts: counts of the train split; N is their longest context.
-        long_contexts: the places of the train split by contexts of 2 N and 4 N ids; None if N is 0
-            or V is `MANY_IDS` or more.
-        window_order: n, for counting the window with contexts of the last 1 to n, 2 n and 4 n ids,
-            and those of `WordAndLineCounts`. If V is `MANY_IDS` or more, only contexts of 1 to n
-            ids are used. If n is 0, the window is not counted.
+        counts: n-gram counts of the train split; their longest context has N ids.
+        long_contexts: finds where the last 2 N or 4 N ids occur in the train split; None if N is 0
+            or the vocabulary has `MANY_IDS` ids or more.
+        window_order: n. The contexts counted in the window are the last 1 to n, 2 n and 4 n ids,
+            the current word, and the character above (`WordAndLineCounts`). With `MANY_IDS` ids
+            or more, only the last 1 to n ids are used. If n is 0, the window is not counted.
         characters: which ids form words and lines.
     """
 
@@ -81,7 +83,7 @@ class Experts:
 
     @property
     def size(self) -> int:
-        """E, the number of experts."""
+        """E, the number of experts (predictors of the next id by n-gram counts)."""
         return len(self.names)
 
     @property
@@ -101,7 +103,7 @@ class Experts:
         return self.counts.order + 2 * others + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return the predictions of E experts after each prefix of a window of W `ids`.
+        """Return what E experts (predictors by counts) predict after each prefix of `ids` (W,).
 
         Returns:
             (W, E, V) log-probabilities of V ids; and (W, F) features: log(1 + x), where x is the

@@ -195,8 +195,9 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
     """Return the normalised weighted sum of log-probabilities, (M, V).
 
     Args:
-        weights: (M, E + 1) weights of E experts and, in the last column, of the network.
-        experts: (M, E, V) log-probabilities of V ids by E experts, at M positions.
+        weights: (M, E + 1) weights of E experts (predictors by n-gram counts) and, in the last
+            column, of the network, at M positions of a text.
+        experts: (M, E, V) log-probabilities that the experts predict for V ids.
         network: (M, V) log-probabilities of the network.
     """
     logits = np.matmul(weights[:, None, :-1], experts)[:, 0] + weights[:, -1:] * network

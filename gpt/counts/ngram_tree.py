@@ -103,7 +103,7 @@ class TrainCounts:
         self._find()
 
     def append(self, ids: NDArray[np.int64]) -> None:
-        """Append one id to each text."""
+        """Append `ids[b]` to each text b, and find its last ids in the tree."""
         self._nodes[1:] = self._next_nodes.take(self._cells[:-1] + ids)
         self._nodes[:1] = self.tree.roots.take(ids)
         self._find()

@@ -1,8 +1,8 @@
 """Counts of the window so far: which ids followed the same context earlier in this window.
 
-After a context, the distribution of the next id is P = p + share * lower. Here p is
-(count - DISCOUNT) / total for each id that followed the context before, share is the probability
-that the discounts free, and `lower` is the distribution after a shorter context.
+After a context, the distribution of the next id is P = p + share * lower (absolute discounting).
+Here p is (count - DISCOUNT) / total for each id that followed the context before, share is the
+probability removed by the discounts, and `lower` is the distribution after a shorter context.
 
 W: number of ids in the window, M: number of places, V: number of distinct ids.
 """
@@ -107,18 +107,19 @@ class CountsSoFar:
 
 
 class WindowCounts:
-    """Counts of the ids that followed the last ids of B texts, to each of which ids are appended.
+    """Counts of which ids followed earlier occurrences of the last ids of B growing texts.
 
-    `_matches` has, for each place of a text, the number of ids before the place that equal the last
-    ids of the text: 2 for the `c` of `abcab`. If that number is n or more, the id at the place
-    followed the last n ids. Appending an id takes one pass over `_matches`.
+    `_matches` has a number for each index of a text: how many ids before the index equal the last
+    ids of the text. In `abcab`, the number is 2 at `c`, because `ab` stands before `c` and at the
+    end. If the number is n or more, the id at the index followed the last n ids. Appending an id
+    takes one pass over `_matches`.
 
     Args:
         texts: the ids of each text.
         V: number of distinct ids.
-        orders: the ascending numbers of ids in the contexts.
-        padding: the number of places, filled with `NO_ID`, before each text; at least 2, and at
-            least the largest of `orders`.
+        orders: the lengths of the contexts in ids, ascending.
+        padding: the number of `NO_ID`s to store before each text; at least 2, and at least the
+            largest of `orders`.
     """
 
     def __init__(

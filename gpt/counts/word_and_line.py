@@ -30,7 +30,7 @@ MISSING = -1  # instead of an id or a place that does not exist
 
 @dataclass(frozen=True)
 class Characters:
-    """Which ids form words, and which one ends a line.
+    """Table of the vocabulary: which ids form words, and which id ends a line.
 
     Attributes:
         in_word: (V,) whether the id is a letter, a digit, an underscore, or a byte above 127.
@@ -47,7 +47,10 @@ class Characters:
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> Keys64:
-        """Return keys (2, W) of the two contexts after each id of a window `ids` (W,)."""
+        """Return the keys (2, W) of the contexts in which the id after each of `ids` (W,) occurs.
+
+        Row 0 has the keys of the current word, row 1 those of the character above the next one.
+        """
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
         starts = self.word_starts(ids)
@@ -75,7 +78,10 @@ class Characters:
         return starts
 
     def line_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each of W `ids`, the index at which the following id's line begins, (W,)."""
+        """Return, for each index t of the W `ids`, where the line that contains id t + 1 begins.
+
+        The result (W,) has indices of `ids`; the last is W if the last id is a newline.
+        """
         after = np.where(ids == self.newline, np.arange(1, len(ids) + 1), 0)
         starts: NDArray[np.int64] = np.maximum.accumulate(after)
         return starts
@@ -128,7 +134,7 @@ class WordAndLineCounts:
             self._above_line[row] = lines[line - 2] if line > 1 else line - 1
 
     def append(self) -> None:
-        """Compute the keys of the contexts that end with the newest id of each text."""
+        """Compute the keys of each text's word and character above, after an id was appended."""
         window, P = self.window, np.uint64(MULTIPLIER)
         if self.keys.shape[2] < window.ids.shape[1]:
             added = window.ids.shape[1] - self.keys.shape[2]

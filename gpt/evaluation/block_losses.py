@@ -24,7 +24,7 @@ def block_losses(
     Args:
         model: the network, which is set to evaluation mode.
         text: the text.
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix the network's predictions with.
 
     Returns:
         The sums in nats, and the mean loss in nats per character.
@@ -42,7 +42,8 @@ def block_losses(
 def text_sha256(text: ScoredText) -> str:
     """Return a hash of the scored text, which is the same for ids of characters and of bytes.
 
-    Only a vocabulary with an unknown id has another hash, because it lacks some characters.
+    If the vocabulary lacks some characters of the text, the hash differs, because all of these have
+    the same id.
     """
     digest = hashlib.sha256()
     for part in spread_slices(len(text.ids) - 1, len(text.ids)):

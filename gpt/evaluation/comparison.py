@@ -31,7 +31,9 @@ MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as ne
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The settings and results of a run that a comparison uses. Losses: nats per character.
+    """Settings and results of a run, or the curve of a log that another program wrote.
+
+    Losses are in nats per character.
 
     Attributes:
         name: the folder of the run, or the name of a log.
@@ -40,11 +42,11 @@ class ComparedRun:
         text_sha256: the hash of the run's text; None if unknown.
         curve: the evaluations during training.
         loss: the val loss of the best checkpoint.
-        bits_per_byte: the same in bits per byte of UTF-8; None if unknown.
+        bits_per_byte: `loss` in bits per byte of UTF-8; None if unknown.
         parameters: the number of parameters; None if unknown.
         memory_bytes: the memory that training takes on this machine by the estimate of
             `gpt train --dry-run`, in bytes; None if unknown.
-        block: the number of characters of each block of the val split; 0 without `blocks`.
+        block: the number of characters of each block of the val split; 0 if `blocks` is empty.
         blocks: the mean loss of the best checkpoint on each whole block; empty if not measured.
     """
 

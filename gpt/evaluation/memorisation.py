@@ -95,14 +95,17 @@ def measure_memorisation(
     samples: Sequence[Ids],
     mixture: Mixture | None = None,
 ) -> MemorisationReport:
-    """Search samples of a model for copies, measure its recall, and compare both with `text`.
+    """Measure how much of the train split a model repeats, compared with text written by people.
+
+    Measure how much of its samples is copied, and how often it continues prefixes of the train
+    split word for word.
 
     Args:
         model: the network, which is set to evaluation mode.
         text: text that people wrote, which the model was not trained on.
         train: the ids of the train split.
         samples: the ids of texts that the model wrote, each with at least one id.
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix the network's predictions with.
     """
     vocabulary = text.vocabulary
     T = model.config.T
@@ -148,7 +151,7 @@ def _recall(
         vocabulary: the vocabulary of `ids`.
         prefix: ids before each continuation.
         continuation: ids that are scored.
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix the network's predictions with.
     """
     length = min(prefix + continuation, len(ids))
     losses, exact = [], []

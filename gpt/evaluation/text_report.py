@@ -26,7 +26,8 @@ class TextSize:
     """Sizes of a text.
 
     `V` is the vocabulary size. `train` and `val` are the lengths of the splits in ids. `unit` says
-    what an id stands for. `unknown` is the number of distinct characters that share one id.
+    what an id stands for. `unknown` is the number of distinct characters that share the id for rare
+    characters.
     """
 
     files: int

@@ -34,7 +34,7 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
 
 
 def member_prefixes(config: ModelConfig) -> list[str]:
-    """Return the prefix of each member's parameter names; for a single model, `[""]`."""
+    """Return the prefix of the parameter names of each ensemble member; `[""]` for one model."""
     return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
 
 

@@ -137,7 +137,7 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def part_to_measure(self, config: Config) -> Config:
-        """Return what one process trains of `config`: one member, and its share of a batch."""
+        """Return `config` with one ensemble member, and one process's share of the batch."""
         share = -(-config.train.batch_size // self.ranks.size)
         train = config.train.model_copy(update={"batch_size": share})
         return with_members(config.model_copy(update={"train": train}), 1)

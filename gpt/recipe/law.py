@@ -170,11 +170,13 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 
 
 def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
-    """Return the reason why the law does not apply to a run, or None if it applies.
+    """Return why the val loss of a run cannot be predicted, or None if it can.
+
+    The law that predicts it is a function of model size and training length, fitted to other runs.
 
     Args:
-        choice: the run.
-        text: the results of the pilot.
+        choice: the size and training length of the run.
+        text: the results of the pilot, a small model trained briefly on the text.
         unit: the word for an id in the reason, "character" or "byte".
     """
     reasons = {
@@ -222,7 +224,10 @@ def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
 
 
 def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
-    """Return the ratio of the run to the largest that was fitted, for each range of the fit."""
+    """Return the size of a run, relative to the largest runs to which the law was fitted.
+
+    There is one ratio each for characters, passes over the text, channels and layers.
+    """
     return (
         choice.characters / FITTED_CHARACTERS,
         choice.characters / text.train_ids / FITTED_PASSES,

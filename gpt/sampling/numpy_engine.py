@@ -203,7 +203,10 @@ def _normalize(x: Floats) -> Floats:
 
 
 def _mean_prediction(logits: Floats) -> Floats:
-    """Return the log of the members' mean probabilities; `logits` are (members, rows, V)."""
+    """Return the logarithm (rows, V) of the mean of the probabilities that several models predict.
+
+    `logits` are (models, rows, V). Those of a single model are returned as they are.
+    """
     if len(logits) > 1:
         logits = logits - logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))

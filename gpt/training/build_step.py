@@ -82,7 +82,7 @@ class EnsembleStep:
         self._finish()
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` for all members, from the next step on; see TrainStep."""
+        """Use `schedule` for all ensemble members, from the next step on."""
         self._finish()
         for member in self.members:
             member.follow(schedule)
@@ -90,7 +90,7 @@ class EnsembleStep:
     def read(self, results: list[Result]) -> list[list[list[float]]]:
         """Wait until `results` are computed; return a pair [losses, norms] for each result.
 
-        `losses` and `norms` are lists with one number for each member.
+        `losses` and `norms` are lists with one number for each ensemble member.
         """
         self._finish()
         return self.members[0].read(results)

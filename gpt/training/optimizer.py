@@ -94,7 +94,10 @@ class AdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
-        """Update every parameter by its gradient; see Optimizer."""
+        """Update every parameter by its gradient, unless `skip` is true (see `Optimizer.step`).
+
+        The learning rate is its peak times `lr_factor`.
+        """
         found_inf = None if skip is None else skip.float()  # 1.0 if the kernel must do nothing
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
@@ -157,10 +160,11 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
-        """Update every parameter by its gradient; see Optimizer.
+        """Update every parameter by its gradient, unless `skip` is true (see `Optimizer.step`).
 
-        Operations on lists of tensors (`torch._foreach_`) are one kernel on an accelerator, where
-        the number of kernels limits the speed.
+        The learning rate is its peak times `lr_factor`. Operations on lists of tensors
+        (`torch._foreach_`) are one kernel on an accelerator, where the number of kernels limits the
+        speed.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
         directions = torch._foreach_lerp(  # Nesterov's

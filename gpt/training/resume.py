@@ -112,7 +112,7 @@ def restore_last(
 
     Raises:
         CheckpointError: no checkpoint is intact.
-        TrainingError: the run was rolled back `MAX_ROLLBACKS` times; the message begins with
+        TrainingError: this was already done `MAX_ROLLBACKS` times; the message begins with
             `reason`.
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
@@ -161,7 +161,10 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
 
 
 def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
-    """Warn if threads or precision differ from those in `saved`: results may change slightly."""
+    """Warn if threads or precision differ from those in `saved`, the state of a checkpoint.
+
+    Other threads or precision change the last digits of losses.
+    """
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:

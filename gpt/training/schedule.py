@@ -28,7 +28,8 @@ class Schedule:
         plans: a tuple of (step, steps) pairs: from step `step` on, the run is planned to have
             `steps` steps in total. Without `train.minutes`, `plans` is empty until `replan` is
             called. A checkpoint stores `plans` as `train.plans`, to repeat the run.
-        scale: factor of all learning rates. Each rollback halves it.
+        scale: factor of all learning rates. It is halved each time that training diverges and
+            returns to a checkpoint.
     """
 
     def __init__(self, config: Config) -> None:
@@ -142,11 +143,12 @@ class Schedule:
         return math.ceil(1 / part) - self.part_done(after) // part
 
     def part_done(self, step: int, start: int = 0) -> Fraction:
-        """Return the fraction of the current phase that is done before `step`, from 0 to 1.
+        """Return the fraction of the training that is done before `step`, from 0 to 1.
 
-        The fraction is 0 up to step `start`, and then grows linearly to 1 at the end of the phase.
-        If a new plan moves the end, the fraction does not jump: it grows from its current value to
-        1 at the new end.
+        The fraction is 0 up to step `start`, and then grows linearly to 1 at the planned last step.
+        If a new plan moves that step, the fraction does not jump: it grows from its current value
+        to 1 at the new end. If a run that had reached its end is continued with more steps, the
+        fraction covers only the steps added.
         """
         return _done(step, self._phase(step), start)
 

@@ -148,7 +148,7 @@ class TrainStep:
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on. Call this method again if its plans change."""
+        """Use `schedule` from the next step on. Call again if its number of steps changes."""
         self.schedule = schedule
         draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
         self.batches = Prefetch(draw, schedule.steps)  # the next batch may have another shape
@@ -218,7 +218,7 @@ def join_tensors(parts: Sequence[Tensors]) -> Tensors:
 
 
 def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
-    """Return the `count` parts that `join_tensors` joined into `tensors`."""
+    """Return `count` dicts: the inverse of `join_tensors`, which prefixes names with an index."""
     parts: list[Tensors] = [{} for _ in range(count)]
     for name, array in tensors.items():
         i, _, rest = name.partition(".")

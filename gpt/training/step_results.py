@@ -17,7 +17,7 @@ def read_results(
     progress: Progress,
     on_skip: Callable[[int, str], None],
 ) -> dict[str, float]:
-    """Wait for the results of the last steps, and count steps that were skipped.
+    """Wait for the results of the last steps, and count skipped steps (loss or norm not finite).
 
     Args:
         update: the model and its optimizers, which made the steps.

@@ -55,7 +55,7 @@ class Stopwatch:
         self._recent[work] = seconds + self._since - before, count + times
 
     def settle(self) -> None:
-        """Include the laps since the last call of this method in the running means."""
+        """Update the running means with the laps since the last call of this method."""
         for work, (seconds, times) in self._recent.items():
             if times:
                 mean = seconds / times
@@ -115,8 +115,9 @@ class TimeBudget:
     Args:
         config: the settings of the run.
         val: the ids of the val split.
-        stopwatch: the seconds of each kind of work. Its clock starts with the command.
-        elapsed_before: seconds that the run was trained by earlier commands, if it is resumed.
+        stopwatch: measures the seconds of each kind of work, such as a training step. Its clock
+            counts seconds from the start of the command.
+        elapsed_before: seconds that earlier commands trained the run, if it is resumed.
     """
 
     def __init__(
