@@ -227,7 +227,7 @@ def test_on_a_gpu_activations_are_the_tensors_that_autograd_saves(precision: str
     assert sum(saved.values()) <= parts["activations"] <= 1.5 * sum(saved.values())
 
 
-@pytest.mark.parametrize("gigabytes", [5, 24])
+@pytest.mark.parametrize("gigabytes", [5, 24, 200])
 def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes: int) -> None:
     """Bug: memory was checked at another batch size. 36 GB were planned for a card of 24 GB."""
     corpus, speed = corpus_of(1_000_000_000), fake_speed(65, times=300)
@@ -237,5 +237,5 @@ def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes:
     with two_gpus(), patch.object(torch.cuda, "mem_get_info", return_value=(free, free)):
         config = plan(corpus, 60, base, difficulty=text, speed=speed).config
         check_training_memory(config, 65, torch.device("cuda:0"))
-    assert config.train.batch_size * config.model.attention_window >= 100_000
-    assert (config.train.accumulation > 1) == (gigabytes == 5)
+    assert config.train.batch_size * config.model.attention_window >= 60_000
+    assert (config.train.accumulation > 1) == (gigabytes < 200)
