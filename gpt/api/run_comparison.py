@@ -30,8 +30,9 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
 
     Args:
         runs: runs or sweeps, by folder or by name under `runs/`, and files with nanoGPT's log.
-        losses: the val losses, in nats per character, to which to show the training time. By
-            default, the lowest that all runs reach, rounded up to two decimals.
+        losses: val losses, in nats per character. The comparison shows how long each run trained
+            until it reached them. By default, the lowest loss that all runs reach, rounded up to
+            two decimals.
 
     Returns:
         A Comparison: the rows, and the difference of each other row from the first. All losses are

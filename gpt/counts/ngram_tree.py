@@ -114,10 +114,13 @@ class TrainCounts:
         self._find()
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return the terms of the formula in `KneserNey` for the last 1 to N ids of each text.
+        """Return the terms of Kneser-Ney smoothing after the last 1 to N ids of each text.
+
+        D is the discount of a count, and total the sum of the counts after a context.
 
         Returns:
-            (count - D) / total of each next id, (N, B, V); freed / total, (N, B); total, (N, B).
+            (N, B, V) (count - D) / total of each next id; (N, B) the weights of the distributions
+            after the contexts with one id less, sum of D / total; and (N, B) total.
         """
         p = np.zeros((*self._nodes.shape, self.tree.V), np.float32)
         p.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)

@@ -178,7 +178,10 @@ class WindowCounts:
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:
-        """Return how often each id followed the last n ids of each text, (len(orders), B, V)."""
+        """Return how often each id followed the last n ids of each text, for each order n.
+
+        The result has the shape (len(orders), B, V).
+        """
         B, end, orders = len(self.rows), self.end, len(self._at_least)
         matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
         places = np.flatnonzero(matches)
@@ -203,9 +206,13 @@ class WindowCounts:
 
 
 def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return p and share of the distributions P = p + share * lower, by counts after K contexts.
+    """Smooth counts after K contexts: return p and share of P = p + share * lower.
 
-    `counts` (K, B, V) has how often each of V ids followed each of K contexts in each of B texts.
+    P is the distribution of the next id after a context, and `lower` the distribution after a
+    shorter context. For a count of 0, p is 0.
+
+    Args:
+        counts: (K, B, V) how often each of V ids followed each of K contexts in each of B texts.
 
     Returns:
         p (K, B, V); shares (K, B); and an array (2 K, B) that has, for each context, the number of

@@ -176,7 +176,10 @@ class WordAndLineCounts:
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:
-        """Return how often each id followed the contexts of each text, (contexts, B, V)."""
+        """Return how often each id followed the current contexts (word, line above) of each text.
+
+        The result has the shape (2, B, V), or (0, B, V) if these contexts are not counted.
+        """
         window, end = self.window, self.window.end
         shape = (len(self.keys), len(window.rows), window.V)
         current = self.keys[:, window.rows, window.ends - 1][..., None]

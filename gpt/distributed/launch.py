@@ -45,10 +45,10 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a training that begins in this process, and look up its run.
+    """Return the run folder to resume if torchrun restarted this process; None for a new run.
 
-    Return the folder of the run to resume if torchrun restarted this process during this training;
-    otherwise None.
+    The n-th training of a restarted process resumes the run of the n-th training before the
+    restart. This function therefore counts its calls, and must be called once for each training.
     """
     global _trainings
     _trainings += 1

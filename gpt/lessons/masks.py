@@ -163,7 +163,7 @@ def _explain_inversion(page: Page, one: Head, x: Tensor) -> None:
 
 
 def _train_inverted(page: Page, seed: int) -> None:
-    """Train a model of one head with the causal mask, and one with the inverted mask."""
+    """Train a model of one head with the causal mask, and one that attends to later keys only."""
     corpus = load_corpus(open_source("python-docs"))
     losses, samples = dict[str, list[float]](), list[str]()
     for name, kind in {"causal": Head, "inverted": InvertedHead}.items():

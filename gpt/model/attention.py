@@ -91,8 +91,9 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
 
-        If `positions` is None, x begins at position 0, and `key_offset` is applied to the keys.
-        Otherwise, x continues the texts of a cache, and the cache applies `key_offset` later.
+        If `positions` is None, x begins at position 0. Then, with `model.key_offset`, half of the
+        channels of each key are replaced by those of the previous key. Otherwise, x continues the
+        texts of a cache at `positions`, and the cache replaces these channels later.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

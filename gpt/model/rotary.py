@@ -1,5 +1,7 @@
 """Rotary positions and the partial key offset, which both use pairs of channels i and i + hs / 2.
 
+The partial key offset replaces half of the channels of each key by those of the previous key.
+
 Shapes: B batch, H heads, T time, hs head_size.
 """
 

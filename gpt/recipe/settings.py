@@ -1,4 +1,7 @@
-"""Derive all settings of a run from the few that the law chooses: shape, length, token dropout.
+"""Derive all settings of a run from a few: shape, number of characters, token dropout.
+
+These few are chosen for the lowest val loss that law.py predicts. Token dropout sets the embeddings
+of random input characters to zero.
 
 The shipped configs for tinyshakespeare nearly follow these rules: `shakespeare_fast` for a run of
 0.14 M characters, and `shakespeare_cpu` for a run of 3.7 M.
@@ -110,11 +113,15 @@ def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
 def settings_for(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> Config:
-    """Return the config of a run with context length `T`.
+    """Return the config of a run with the chosen layers, channels and number of characters.
 
-    If `batch_size` is None, it is computed. `repeats` is True for a text that repeats itself, so
-    that heads should learn to copy. Then there are at least two heads, half of each key is
-    offset by one character, and the windows at the start of the run are longer than otherwise.
+    Args:
+        choice: the settings that were chosen for the lowest predicted val loss.
+        T: the context length.
+        batch_size: the number of windows in a step; computed if None.
+        repeats: whether the text repeats itself, so that heads should learn to copy. Then there
+            are at least two heads, half of each key's channels come from the previous character,
+            and the windows at the start of the run are longer than otherwise.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

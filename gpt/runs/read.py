@@ -57,7 +57,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
-    """Read a checkpoint without its weights; for `which`, see `read_checkpoint`."""
+    """Read a checkpoint without its weights. `which` is `best`, `last` or a step."""
     return _read_current(run, which)
 
 
@@ -211,7 +211,17 @@ def _mixture(
 
 
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file by name; check its size, and its hash against `sha256`."""
+    """Return all tensors of a safetensors file by name.
+
+    Args:
+        path: the file.
+        sha256: the expected hash of each file of the checkpoint, by file name.
+        max_bytes: the largest plausible size of the tensors.
+
+    Raises:
+        ValueError: the file is larger, has another hash, or has types that numpy lacks.
+        OutOfMemory: the file is larger than the free memory.
+    """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

@@ -96,7 +96,10 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m. Calls in threads can outlast this method."""
+        """Call `work(m)` for the index m of each ensemble member.
+
+        If the members train in threads, this method can return before the calls have ended.
+        """
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -126,7 +129,7 @@ class EnsembleStep:
         return TrainingState(tensors, {"members": [state.numbers for state in states]})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Copy `state`, a result of `state_dict`, into the members; see TrainStep."""
+        """Restore the training state of all ensemble members from `state`, made by `state_dict`."""
         by_member = split_tensors(state.tensors, len(self.members))
         for member, tensors, numbers in zip(
             self.members, by_member, state.numbers["members"], strict=True

@@ -109,9 +109,10 @@ class GateFit:
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
-        """Return the mixture of the counts and `model`.
+        """Return the mixture of the counts and `model`, with a gate fitted to this `model`.
 
-        The gate is fitted by the first call for each `step`, and kept for further calls.
+        The gate is the MLP that weights the counts against the network. It is fitted by the first
+        call for each `step`; further calls for this step return the same mixture.
         """
         if self._fitted is not None and self._fitted[0] == step:
             return self._fitted[1]

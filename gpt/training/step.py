@@ -231,8 +231,9 @@ def draw_batch(
 ) -> tuple[Tensor, Tensor]:
     """Return this rank's windows of the batch of `step`, on the CPU.
 
-    The inputs have token dropout. Inputs and targets are (B, T), with B divided among the ranks.
-    Both are contiguous, because CUDA copies other tensors through slower, pageable memory.
+    With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding is
+    zero. Inputs and targets are (B, T), with B divided among the ranks. Both are contiguous,
+    because CUDA copies other tensors through slower, pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

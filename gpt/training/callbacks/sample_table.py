@@ -55,7 +55,10 @@ class SampleTable:
 
 
 def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
-    """Return the rows of steps before `end`, from the last table that was written before it."""
+    """Return the rows of the newest sample table in the TensorBoard files of `run`.
+
+    Tables that were written at step `end` or later are ignored.
+    """
     rows: list[tuple[str, str, str]] = []
     for path in sorted(run.glob("events.out.tfevents.*")):
         with suppress(Exception):  # a file that cannot be read must not prevent a resume
