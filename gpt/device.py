@@ -101,7 +101,7 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """Set torch's number of threads and its modes (see `default_modes`) in a `with` block.
+    """Set torch's number of threads, and undo modes such as autocast, in a `with` block.
 
     Args:
         threads: the number of CPU threads, or `auto` to leave it unchanged.

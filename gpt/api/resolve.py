@@ -85,7 +85,7 @@ def resolve(
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
-        ConfigError: see `load_config`.
+        ConfigError: a setting has an unknown key or a wrong value.
     """
     from gpt.config.load import keys_set_by, load_config
 

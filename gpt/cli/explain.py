@@ -136,7 +136,7 @@ def _corpus_of(model: "Model") -> "Corpus | None":
 
 
 def _write(lesson: str, path: Path) -> None:
-    """Write the model of a lesson to a new file."""
+    """Write a Python program that trains the model of a lesson to the new file `path`."""
     from gpt.inspection.output import check_out, write_out
 
     check_out(path, "--write", [".py"])

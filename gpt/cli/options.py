@@ -119,7 +119,7 @@ def show_in_pager(text: str) -> None:
 def tensorboard(folder: str) -> str:
     """Return the shell command that shows the runs in `folder` in TensorBoard.
 
-    A run logs a table of samples at each evaluation. TensorBoard then shows only the newest table.
+    A run logs a table of samples at each evaluation. The command shows only the newest table.
     """
     program = as_typed(Path(sys.executable).with_name("tensorboard"))
     return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])

@@ -94,7 +94,7 @@ class Mixture:
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":
-        """Return a mixture with a higher weight of the network, at the cost of the window's counts.
+        """Return a mixture with more weight of the network, and less of counts of the text so far.
 
         The gate, which computes the weights, was fitted on text that people wrote. In a sampled
         text, each repetition is counted and makes the next one more likely. With the full weights,

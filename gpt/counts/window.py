@@ -173,7 +173,8 @@ class WindowCounts:
     def predict(self) -> tuple[Floats, Floats, Floats]:
         """Return p and share of the predictions P = p + share * lower, as `terms_of` does.
 
-        Each text is predicted by the counts after its last n ids, for each n in `orders`.
+        Each text is predicted by the counts after its last n ids, for each n in `orders`. `lower`
+        is the prediction after a shorter context.
         """
         return terms_of(self._counts())
 

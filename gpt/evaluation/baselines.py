@@ -20,7 +20,7 @@ MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 
 @dataclass(frozen=True)
 class Baselines:
-    """Bits per character of a trigram model (None if a split has fewer than 3 ids) and of xz."""
+    """Bits per character of a trigram model (None if a split has fewer than 3 ids) and of `xz`."""
 
     trigram_bits_per_character: float | None
     xz_bits_per_character: float

@@ -88,7 +88,7 @@ def evaluate_text(
         mixture: n-gram counts to mix with the network's predictions; None for the network alone.
         stride: the ids from one input of the network to the next; None if inputs do not overlap.
         by: the properties by which to break the loss down, keys of PROPERTIES.
-        surprise: whether to return the field `surprise` of the report.
+        surprise: whether to report the loss and the likely characters at each id.
 
     Raises:
         UsageError: `stride` or an element of `by` is wrong.

@@ -31,7 +31,7 @@ SEQUENCES = 4  # number of random sequences over which the induction score is av
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions made from each residual stream, as if the network ended there.
+    """Predictions made from the residual stream after each block, as if the network ended there.
 
     In each tensor, row 0 is predicted from the embeddings, and row i from the output of block i
     (counted from 1). The last row is the prediction of the network.

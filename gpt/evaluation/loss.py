@@ -68,7 +68,9 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Compute the mean losses on `ids` of the mixture, of the network, and of each member.
+    """Compute the mean losses on `ids` of a network, its ensemble members and a mixture.
+
+    A mixture combines the predictions of the network with those of n-gram counts.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
@@ -79,7 +81,7 @@ def evaluate_each(
         ids: the ids of at least two characters or bytes.
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, the loss of each is -log(p / k).
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows. By default,
             all ids are scored.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.

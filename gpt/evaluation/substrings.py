@@ -44,8 +44,8 @@ class _Table:
 
     Attributes:
         n: the number of ids of a substring.
-        keys: (K,) an integer that identifies each distinct substring (see `pairs`), in ascending
-            order. The number of a substring is the index of its key.
+        keys: (K,) for each distinct substring, the numbers of its first and last ids, combined into
+            one integer (see `pairs`). The keys are sorted; a substring's number is its key's index.
         numbers: (M - n + 1,) the number of the substring at each of the M ids of the joined pieces,
             except the last n - 1.
     """
@@ -55,7 +55,7 @@ class _Table:
     numbers: Numbers
 
     def extended(self, n: int) -> "_Table":
-        """Return the table of the pieces' substrings of `n` ids, from `self.n` to 2 `self.n`."""
+        """Return the table of the pieces' substrings of `n` ids; `n` is at most 2 `self.n`."""
         return _Table(n, *np.unique(self.pairs(self.numbers, n), return_inverse=True))
 
     def pairs(self, numbers: Numbers, n: int) -> Numbers:

@@ -48,7 +48,7 @@ class Textbook(nn.Module):
 
 
 def with_weights_of(model: GPT) -> Textbook:
-    """Return a `Textbook` with the weights of `model`, which has the form of config `classic`."""
+    """Return a `Textbook` with the weights of `model`, a model of the shipped config `classic`."""
     config = model.config
     book = Textbook(model.head.out_features, config.T, config.C, config.n_layer, config.n_head)
     book.load_state_dict(model.state_dict())

@@ -37,7 +37,7 @@ from gpt.recipe.settings import Choice
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients of the formula at the top of this file, as printed by scripts/law/fit.py."""
+    """Coefficients of the formula for val losses (top of this file), from scripts/law/fit.py."""
 
     depth: float = 0.05543  # depth, width: nats per relative increase, at the pilot's size
     width: float = 0.1157
@@ -216,8 +216,8 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
     """Return whether `val_loss`, predicted for the run `choice`, is an extrapolation.
 
-    The prediction is one if the run is far larger or longer than the runs that the law was fitted
-    on, or if its loss is lower than theirs, relative to the loss of the pilot (a small test model).
+    It is if the run is far larger or longer than the runs that the law (the formula for val losses)
+    was fitted on, or if its loss is a smaller fraction of that of the pilot (a small test model).
     """
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE

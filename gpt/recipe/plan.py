@@ -136,7 +136,7 @@ def plan(
         difficulty: how hard the text is to predict; measured by default.
         speed: how fast models train on this machine; measured by default.
         should_stop: called before each step; if it returns True, Interrupted is raised.
-        ranks: the processes that will train; this one plans for all of them.
+        ranks: the processes that will train together. This process plans for all of them.
     """
 
     def check_stop() -> None:

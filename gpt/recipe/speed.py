@@ -72,7 +72,7 @@ class Speed:
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether the pace of a model of this shape and batch size was measured."""
+        """Return whether the pace (seconds per character) of this shape and batch size is known."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
@@ -169,7 +169,7 @@ def measure_paces(
     Each model is trained for a few steps of each window length, and evaluated briefly. The models
     take turns, so that other programs on the machine slow all of them equally. `before_each` is
     called before each step. It may raise an exception to end the measurement. No model is compiled,
-    because this would take longer than the measurement.
+    because compiling would take longer than the measurement.
     """
     configs = [without_compiler(config) for config in configs]
     device, V = select_device(configs[0].device), len(corpus.vocabulary)

@@ -3,8 +3,8 @@
     runs/NAME-sweep/sweep.json           the plan: the runs and their configs
                     lr-1e-3,seed-1337/   the folder of a run
 
-The plan does not record progress: what is done is read from the checkpoints of the runs. So a sweep
-can be killed at any moment and resumed.
+The plan does not record which runs are finished: their checkpoints do. So a sweep can be killed at
+any moment and resumed.
 """
 
 import json
@@ -206,7 +206,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with the settings that the user left unset chosen by `choose`.
+    """Return `config` after `choose` has set what the user left unset.
 
     Runs that differ only in training settings share a choice, which is cached in `chosen`.
     """

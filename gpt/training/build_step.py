@@ -64,7 +64,7 @@ class EnsembleStep:
     def __call__(self, step: int) -> Result:
         """Update each member; return tensors (members,) of the losses and of the gradient norms.
 
-        A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
+        A member whose loss or norm is NaN or infinite skips its own update.
         """
         losses, norms = torch.full(
             (2, len(self.members)), torch.nan, dtype=torch.float32, device=self.device
@@ -123,7 +123,7 @@ class EnsembleStep:
             future.result()
 
     def state_dict(self) -> TrainingState:
-        """Return the states of all members, with tensors joined by `join_tensors`."""
+        """Return the optimizer states of all members; the name `x` in member 0 becomes `0.x`."""
         states = [member.state_dict() for member in self.members]
         tensors = join_tensors([state.tensors for state in states])
         return TrainingState(tensors, {"members": [state.numbers for state in states]})

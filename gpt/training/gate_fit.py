@@ -46,7 +46,7 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return how many ids of the train split to hold out, to fit the gate on them.
+    """Return how many ids of the train split to hold out, to fit the weights of the mixture.
 
     Args:
         train_ids: number of ids of the train split.

@@ -167,8 +167,8 @@ class TrainStep:
     def is_failure(self, loss: float, norm: float) -> bool:
         """Return whether a step with this loss and gradient norm is a sign of divergence.
 
-        In float16, gradients overflow until the scaler has found its scale. Until then, only the
-        loss counts.
+        In float16, gradients overflow until GradScaler has lowered its factor far enough. Until
+        then, only the loss counts.
         """
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))

@@ -66,7 +66,7 @@ class Stopwatch:
     def step_s(self, T: int) -> float:
         """Return the mean seconds of a step with windows of `T` ids.
 
-        If training has had no such step yet, estimate the mean from the step timed by `probe`.
+        If training has had no such step yet, estimate the mean from the times before training.
         """
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
@@ -217,7 +217,7 @@ class TimeBudget:
         return seconds.get(EVALUATION, 0.0) + score_s
 
     def _with_short_evaluations(self, config: Config) -> Config:
-        """Return `config`, with `train.eval_characters` set if evaluations would take too long."""
+        """Return `config`; if evaluations would take too long, limit them to a part of val."""
         schedule = Schedule(config)
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))

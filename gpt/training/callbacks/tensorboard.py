@@ -68,8 +68,8 @@ class TensorBoard(Callback):
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
-        If evaluations score a part of the val split, the final loss on the whole split is not
-        written, so that there is one val curve. The HPARAMS page shows that loss.
+        If evaluations score a part of the val split, the final loss is not written: it is that of
+        the whole split, and does not fit the curve. The HPARAMS page shows the final loss.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of guessing would flatten the curves
