@@ -146,7 +146,10 @@ def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
 
 
 def _inside(joined: Numbers, n: int) -> NDArray[np.bool_]:
-    """Return, for each substring of `n` ids of the joined pieces, whether it is inside a piece."""
+    """Return, for each n ids in a row of the joined pieces, whether they are in one piece.
+
+    `joined` has all pieces (short texts), with a separator between two.
+    """
     before = np.concatenate([[0], np.cumsum(joined == SEPARATOR)])
     inside: NDArray[np.bool_] = before[n:] == before[:-n]
     return inside

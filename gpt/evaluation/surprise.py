@@ -1,4 +1,4 @@
-"""The loss and the likely characters at each id of a text, in few bytes.
+"""Store the loss and the most likely ids at each id of a text, rounded to save memory.
 
 n: number of ids, k: number of likely ids.
 """

@@ -54,7 +54,7 @@ def explain_follow(page: Page, trained: Trained) -> None:
 
 
 def _numbered(letter: str, count: int) -> list[str]:
-    """Return names of the first numbers of a vector of `count` numbers."""
+    """Return the names `letter` + 0, 1, ... of the elements that are shown of `count`."""
     return [f"{letter}{i}" for i in range(min(SHOWN_NUMBERS, count))]
 
 

@@ -82,7 +82,7 @@ class Manifest(_Json):
 
 
 class Counters(_Json):
-    """Content of training.json: step, scores and counters of a checkpoint."""
+    """Content of training.json: a checkpoint's step and val loss, and `numbers` to resume it."""
 
     step: NonNegativeInt
     val_loss: float | None
