@@ -182,7 +182,7 @@ def _resume(
 ) -> "Outcome":
     """Resume a run on all ranks; see `resume`.
 
-    `begun` is the run that these processes began before torchrun restarted them, else None.
+    If torchrun restarted these processes, `begun` is the run that they trained before; else None.
     `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by

@@ -65,7 +65,7 @@ class Breakdown:
         self._sums: dict[int, Sums] = {}
 
     def add(self, scores: Scores) -> None:
-        """Add the losses of some consecutive ids."""
+        """Add the losses of the consecutive ids in `scores` to the sums."""
         start, end = scores.start, scores.start + len(scores.losses)
         before = min(start, MARGIN)
         points, begins = characters_of(self.ids[start - before : end + MARGIN], self.vocabulary)

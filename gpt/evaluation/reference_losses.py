@@ -58,7 +58,7 @@ def reference_losses(
 
 
 def comparison(loss: float, references: list[ReferenceLoss]) -> str:
-    """Return a sentence that compares `loss`, in nats per character, with the best reference."""
+    """Return a sentence that compares `loss`, in nats per character, with the lowest other loss."""
     if not references:
         return ""
     best = min(references, key=lambda each: each.loss)

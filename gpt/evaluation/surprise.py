@@ -36,7 +36,7 @@ class Surprise:
         self.roots = np.zeros((n, k), np.uint8)
 
     def add(self, scores: Scores) -> None:
-        """Add the scores of consecutive ids."""
+        """Store the losses and likely ids of the consecutive ids in `scores`."""
         part = slice(scores.start, scores.start + len(scores.losses))
         n = len(self.ids[part])  # the text may be longer than what is kept
         self.millinats[part] = np.minimum(1000 * scores.losses[:n], MAX_MILLINATS).round()

@@ -43,7 +43,7 @@ class TextTable:
 
 
 def comparison_text(comparison: Comparison, width: int | None) -> str:
-    """Return the tables and conclusions in lines of at most `width` columns, if they fit."""
+    """Return the tables and conclusions as text, if possible at most `width` columns wide."""
     tables = [
         render_table(table.heading, table.rows, table.align, width=width, drop=table.drop)
         for table in _tables(comparison)

@@ -109,7 +109,7 @@ class CausalSelfAttention(nn.Module):
         return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)  # v: (B, H, T, vs)
 
     def join(self, y: Tensor) -> Tensor:
-        """Concatenate the heads' outputs and project them: (B, H, T, vs) -> (B, T, C)."""
+        """Concatenate and project the heads' outputs: (B, H, T, value size) -> (B, T, C)."""
         B, _, T, _ = y.shape
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
         out: Tensor = self.dropout(self.projection(y))  # (B, T, C)

@@ -56,7 +56,7 @@ class Plan:
             be so much faster than measured that the run would overfit.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
-        extrapolated: whether the prediction is for a run unlike those that the law was fitted on.
+        extrapolated: whether the run is unlike those that the formula for val losses was fitted on.
         unknown: why the val loss cannot be predicted, or None. If set, ignore `val_loss`.
         parameters: the number of parameters.
         unit: the name of an id of the text, "character" or "byte".

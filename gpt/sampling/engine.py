@@ -54,7 +54,7 @@ def open_engine(
 
     Args:
         checkpoint: the model's config, vocabulary and weights.
-        device: see `select_device`, but `auto` is the CPU if sampling there takes only seconds.
+        device: a torch device, or `auto`: a GPU, unless there is none or a CPU takes only seconds.
         B: number of texts.
         length: characters of each sample, if known.
         prompt: number of ids of the longest prompt.

@@ -122,7 +122,7 @@ def choose(
 ) -> Ints:
     """Draw an id for each row of logits (B, V), given a uniform number in [0, 1) for each row.
 
-    `rules` are applied first. `recent` has, for each row, the ids to penalise.
+    `rules`, such as top-k, are applied first. `recent` has, for each row, the ids to penalise.
     """
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):
