@@ -26,7 +26,7 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
     """Compare runs; those that differ only by seed form a row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, its
-    val losses are those of training, and there is no interval over blocks of the text.
+    val losses are those of training, and the confidence interval for other texts is left out.
 
     Args:
         runs: runs or sweeps, by folder or by name under `runs/`, and files with nanoGPT's log.

@@ -163,8 +163,9 @@ def _of_typer(error: Any) -> str:
 class _Notices(logging.Handler):
     """Logging handler that prints messages to stderr, above the progress bar if there is one.
 
-    In a terminal, a status line (see `gpt.status.phase`) is erased when its phase ends or the next
-    message is printed. Elsewhere it is printed like any other message.
+    A status line says what a slow phase of the program does, such as `counting n-grams`. In a
+    terminal, it is erased when the phase ends or the next message is printed. Elsewhere it is
+    printed like any other message.
     """
 
     _shows_status = False

@@ -1,6 +1,7 @@
-"""The predictions that counts make after each prefix of a window.
+"""Predictions of the next id by n-gram counts, after each prefix of a window.
 
-Shapes use W ids of the window, E experts (predictors by counts), F features and V distinct ids.
+Shapes use W ids of the window, E experts (predictors by counts), F features (how often contexts
+were counted) and V distinct ids.
 """
 
 from collections.abc import Iterator, Sequence

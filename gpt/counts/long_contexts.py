@@ -63,8 +63,8 @@ class LongContexts:
     def counts_after(self, last: NDArray[np.int64]) -> Floats:
         """Return how often each id followed, in the train split, the last ids of M texts.
 
-        `last` has the last ids of each text, (L, M), the newest first. The result has the shape
-        (len(orders), M, V).
+        `last` (L, M) has the last L ids of each text, the newest first. The result (len(orders), M,
+        V) has the counts after the last n ids for each n in `orders`.
         """
         contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
         keys = [context.tobytes() for context in contexts]

@@ -1,4 +1,4 @@
-"""Two more contexts of the next character: the current word, and the character above it.
+"""Two contexts of the next character that are no n-grams: the word, and the character above it.
 
 The first context is the part of the current word that is already known; it helps in prose. The
 second is the character at the same column of the previous line, and the last two characters; it

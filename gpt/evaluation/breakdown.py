@@ -35,13 +35,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive scored ids, with up to MARGIN ids before and after them as context.
+    """Part of a text: n ids whose losses are known, and up to MARGIN ids on both sides of them.
 
     Attributes:
         points: the code point of each id's character.
         begins: whether each id is the first of its character; True unless ids are bytes.
-        scored: the slice of `points` and `begins` with the scored ids.
-        contexts: (n,) number of ids from which each scored id was predicted.
+        scored: the slice of `points` and `begins` that selects the n ids with losses.
+        contexts: (n,) number of ids from which each of these n ids was predicted.
     """
 
     points: Values

@@ -143,14 +143,14 @@ def _recall(
     continuation: int,
     mixture: Mixture | None,
 ) -> Recall:
-    """Score the continuations of evenly spread prefixes of a text.
+    """Measure how well the model continues evenly spread excerpts of a text.
 
     Args:
         model: the network.
         ids: the text.
         vocabulary: the vocabulary of `ids`.
-        prefix: ids before each continuation.
-        continuation: ids that are scored.
+        prefix: the number of ids at the start of an excerpt, which the model is given.
+        continuation: the number of ids after them, which the model must predict.
         mixture: n-gram counts to mix the network's predictions with.
     """
     length = min(prefix + continuation, len(ids))

@@ -236,7 +236,7 @@ def _explain_key_offset(page: Page, noise: Tensor) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the mean norm of the trained n-gram embeddings, and the largest attention scores."""
+    """Show the mean norms of the embeddings of n-grams, and the largest attention scores."""
     model, config = trained.model, trained.model.config
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",

@@ -25,10 +25,10 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
 
 
 def new_fraction(corpus: Corpus) -> float:
-    """Return the mean fraction of characters, by part of the train split, that are new in it.
+    """Return which fraction of the characters in a part of the train split is new in that part.
 
-    The train split is cut into `PARTS`. The mean is over those in its second half. A character is
-    new in a part if it does not occur in any part before.
+    The train split is cut into `PARTS` equal parts. A character is new in a part if it does not
+    occur in any part before. The result is the mean over the parts in the second half of the split.
     """
     known = np.zeros(len(corpus.vocabulary), bool)
     fractions = []

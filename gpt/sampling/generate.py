@@ -120,8 +120,8 @@ def generate(
 
     Chunks of different samples are interleaved. A stop string is not part of the sample, so
     characters that may be its beginning are held back. Each of the `prompts` is a list of ids;
-    `engine` must have one text per prompt. `sources` has a random generator for each sample (see
-    `sample_sources`). The unknown id is never sampled.
+    `engine` must have one text per prompt. `sources` has a random generator for each sample. The
+    unknown id is never sampled.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.

@@ -1,12 +1,12 @@
-"""Learning rate, batch shape and due events of every step of a run.
+"""Learning rate, batch shape and due events (such as evaluations) of every step of a run.
 
 All three depend on the fraction of the run that is done. During training, a new plan can change the
 number of steps of the run, to use all of `train.minutes`. The fraction that is done stays the same,
 so the learning rate does not jump and batches do not return to short windows.
 
-A finished run can be trained for longer. The added steps are a new phase of the run. The last phase
-ended with the minimal learning rate, so the rate first rises again. It then decays as if there had
-been only one decay, from the warmup of the run to the end of the new phase.
+A finished run can be trained for longer. The added steps are a new phase of the run. The phase
+before ended with the minimal learning rate, so the rate first rises again. It then decays as if
+there had been only one decay, from the warmup of the run to the end of the new phase.
 """
 
 import math

@@ -143,7 +143,8 @@ class TimeBudget:
         """Return the config of a new run with the number of steps that fit into `train.minutes`.
 
         If evaluations would take too much of the time, they are limited to a part of the val split.
-        A config without `train.minutes`, or with `train.plans`, is returned unchanged.
+        A config without `train.minutes` is returned unchanged, and so is one with `train.plans`,
+        because these repeat the numbers of steps of an earlier run.
         """
         if config.train.minutes is None or config.train.plans:
             return config

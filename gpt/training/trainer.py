@@ -228,7 +228,7 @@ class Trainer:
             callback.on_checkpoint(self.step, path, evaluator.is_best)
 
     def finish(self) -> Outcome:
-        """Pass the outcome and the model to the callbacks; return the outcome."""
+        """Pass the outcome of the run and the model to the callbacks; return the outcome."""
         outcome = self.evaluator.outcome(self.step, self.clock() - self.began)
         for callback in self.callbacks:
             callback.on_end(outcome, self.update.model)
