@@ -155,9 +155,9 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Return whether gpt chooses the unset settings of a new run to suit its text and time.
+    """Return whether the unset settings of a new run are to be chosen for its text and time.
 
-    It does if `given`, the argument `config` of `gpt.train`, is None, and if the resolved config
+    They are if `given`, the argument `config` of `gpt.train`, is None, and if the resolved config
     `settled` sets none of `train.steps`, `train.plans`, `train.init_from` and `train.distill`.
     """
     train = settled.train
@@ -312,7 +312,14 @@ def prepared(
     resumed: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the ids of `sources`, from the cache if possible; for `resumed`, see `read_text`."""
+    """Return the ids of `sources`, from the cache if possible.
+
+    Args:
+        config: the resolved config.
+        sources: the text, and the val text if there is one.
+        resumed: the vocabulary of the run to resume; None for a new run.
+        ranks: the processes of this training.
+    """
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from

@@ -66,7 +66,10 @@ def _scores(outcome: "Outcome") -> str:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print combinations, lowest mean val loss first. If runs failed, list them and exit with 1."""
+    """Print each combination of settings, lowest mean val loss first.
+
+    If runs failed, list them and exit with code 1.
+    """
     if as_json:
         typer.echo(json.dumps(asdict(sweep)))
     else:

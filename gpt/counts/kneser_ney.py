@@ -116,7 +116,7 @@ def unigrams_of(counts: NgramCounts) -> Floats:
 
 
 def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the discount D of each n-gram, given the counts of all n-grams of one length."""
+    """Return the number to subtract from each n-gram's count, for all n-grams of one length."""
     return np.array([0, *_discounts(counts)]).take(counts, mode="clip")
 
 

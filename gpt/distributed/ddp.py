@@ -23,10 +23,10 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     Args:
         module: the model, or the compiled model.
         ranks: the processes that train it. If there is only one, `module` is returned as it is.
-        rehearse: runs forward and backward passes of its argument, the wrapped module, to no other
-            effect: the gradients are discarded. DDP chooses the order in which it adds gradients
-            during its first pass. After the rehearsal, all steps have the same order, so that a
-            resumed run gets equal sums bit for bit.
+        rehearse: runs forward and backward passes of its argument, the wrapped module. The
+            gradients are discarded, and nothing else may change. DDP chooses the order in which it
+            adds gradients during its first pass. After the rehearsal, all steps have the same
+            order, so that a resumed run gets equal sums bit for bit.
     """
     if ranks.size == 1:
         return module

@@ -151,7 +151,7 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return how strongly heads attend to what followed the current character before.
+    """Return how strongly heads attend to the character after an earlier, equal character.
 
     `weights` (..., 2 n, 2 n) are the attention weights for a text of n different characters that is
     written twice. Position n + i repeats the character of position i, which was followed by the

@@ -103,7 +103,10 @@ def score_text(
 
 
 def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
-    """Yield the batches of at most `B` windows for `score_text`."""
+    """Yield batches of at most `B` windows of `ids`, as pairs of inputs and targets.
+
+    Inputs overlap if `stride` is not None; otherwise consecutive windows of `T` ids are returned.
+    """
     if stride is not None:
         yield from sliding_windows(ids, T, stride, B)
         return

@@ -26,12 +26,12 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Copies:
-    """Substrings of some pieces that occur in a text.
+    """Substrings of some short texts ("pieces") that also occur in a long text.
 
     Attributes:
         shares: for each length n in COPY_LENGTHS, the fraction of the pieces' substrings of n ids
-            that occur in the text. Lengths above that of the longest piece are left out.
-        longest: the ids of the longest substring that occurs in the text.
+            that occur in the long text. Lengths above that of the longest piece are left out.
+        longest: the ids of the longest substring that occurs in the long text.
     """
 
     shares: dict[int, float]
@@ -146,7 +146,7 @@ def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
 
 
 def _inside(joined: Numbers, n: int) -> NDArray[np.bool_]:
-    """Return, for each n ids in a row of the joined pieces, whether they are in one piece.
+    """Return whether each substring of `n` ids of `joined` is inside one piece.
 
     `joined` has all pieces (short texts), with a separator between two.
     """

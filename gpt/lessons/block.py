@@ -83,7 +83,7 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
 
 
 def production_block(T: int, C: int, n_head: int) -> Block:
-    """Return a new block of config `classic` with other sizes, in evaluation mode."""
+    """Return a new GPT-2 block, as in the shipped config `classic`, in evaluation mode."""
     form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
     return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": n_head} | form)).eval()
 

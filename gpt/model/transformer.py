@@ -88,7 +88,11 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
     ) -> Tensor:
-        """Map (B, T, C) to (B, T, C). For the arguments see `CausalSelfAttention.forward`."""
+        """Add the outputs of attention and MLP to the residual stream x (B, T, C).
+
+        `cache` has the keys and values of earlier characters. The output of the head with the index
+        `ablated_head` is set to zero.
+        """
         x = x + self.attention(self.attention_norm(x), cache, ablated_head)
         x = x + self.mlp(self.mlp_norm(x))
         return x

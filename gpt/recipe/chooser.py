@@ -194,9 +194,10 @@ class Chooser:
         return min(trusted or fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
-        """Return the config of `choice`, with the explicit settings of `base`.
+        """Return the config of a run with the size and training length of `choice`.
 
-        `val_fraction` sets `data.val_fraction`; None leaves it as it is.
+        Explicit settings of `base` are kept. If `val_fraction` is given, it replaces
+        `data.val_fraction`.
 
         Raises:
             ConfigError: the settings of `base` do not fit the shape of `choice`.
@@ -269,7 +270,7 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `options` for model setting `key`, or only its value if `self.base` sets it."""
+        """Return `options` for model setting `key`, or only the value that `self.base` sets."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 

@@ -85,7 +85,7 @@ def measure_difficulty(
         minutes: the time of the run; the pilot takes a small part of it.
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
-        repeats: whether the text repeats itself; see `settings_for`.
+        repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
         affordable: the largest number of characters to train on. If it is below
             MIN_PILOT_CHARACTERS, MIN_PILOT_CHARACTERS is used instead.
     """

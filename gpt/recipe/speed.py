@@ -82,7 +82,10 @@ class Speed:
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`: the seconds until all members have processed a character."""
+        """Return the seconds per character of `config`, in training and in evaluation.
+
+        These are the seconds until all members of an ensemble have processed the character.
+        """
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle

@@ -32,8 +32,7 @@ def train_by_command(
 ) -> None:
     """Train or resume a run by a `gpt train` command, and wait for it.
 
-    If this process is killed, the command detects this by `sweep_has_ended`, saves the run and
-    ends, too.
+    If this process is killed, the command detects this, saves the run and ends, too.
 
     Args:
         config: the settings of a new run.

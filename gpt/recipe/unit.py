@@ -11,12 +11,14 @@ MAX_BYTES_PER_CHARACTER = 1.1  # a text with fewer has hardly more bytes than ch
 
 
 def reads_better_as_bytes(corpus: Corpus) -> bool:
-    """Return whether a model of bytes predicts a text of characters better.
+    """Return whether a model of bytes predicts a text better than a model of its characters.
 
-    It does in two cases. In the first, characters that are new in the text keep occurring, so that
-    those of the val split are often new, too: their bytes are not. In the second, there are many
-    different characters, but nearly all have one byte. With 256 ids instead of many, longer
-    contexts can be counted.
+    A model of bytes is better for a text of many distinct characters in two cases:
+
+    - New characters keep occurring, so the val split has characters that are not in the train
+      split. Nearly all of their bytes are in the train split.
+    - Nearly all characters have one byte. With 256 ids instead of many, n-grams of longer contexts
+      can be counted.
     """
     if len(corpus.vocabulary) < MANY_IDS:
         return False

@@ -129,7 +129,7 @@ def has_checkpoint(run: Path) -> bool:
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:
-    """Return the error for a file that cannot be read now, although it may be intact."""
+    """Return the error for a file that may be intact, but could not be read because of `error`."""
     return Unreadable(
         f"{error.filename or path}: cannot be read ({error.strerror or error}); nothing was "
         f"changed. Look at its permissions and its disk, then try again"

@@ -1,4 +1,7 @@
-"""Read a checkpoint and verify it. Imports no torch; format.py says what is verified and why."""
+"""Read a checkpoint, and verify the size and SHA-256 of each file. Imports no torch.
+
+format.py explains why these are verified.
+"""
 
 import hashlib
 import json

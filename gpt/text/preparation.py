@@ -54,7 +54,7 @@ class Part:
     line_ends: int = 0
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the normalised text of this part in chunks of UTF-8."""
+        """Yield the documents of this part, normalised and joined, in chunks of UTF-8."""
         normalizer = Normalizer(self.data)
         yield from _at_least(JOINED_BYTES, self._joined(normalizer))
         self.line_ends = normalizer.line_ends
@@ -223,9 +223,10 @@ def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabu
 def write(
     parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress
 ) -> dict[str, str | int]:
-    """Run the second pass: write the ids of all parts to `file` as .npy, the train split first.
+    """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
-    `counts` is the result of `count`. `progress` is called with the number of bytes of each chunk.
+    `parts` is the whole text, or the documents of train and those of val. `counts` is the result of
+    the first pass, `count`. `progress` is called with the number of bytes of each chunk.
 
     Returns:
         sha256: the hash of the text in UTF-8. If there are two parts, the hash also covers

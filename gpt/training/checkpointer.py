@@ -48,7 +48,8 @@ class Checkpointer:
     def is_due_by_clock(self) -> bool:
         """Return whether `train.checkpoint_every` minutes have passed since the last checkpoint.
 
-        If that setting is in steps, return False. Else, if there is no checkpoint, return True.
+        Return False if `train.checkpoint_every` is a number of steps. If it is in minutes and there
+        is no checkpoint yet, return True.
         """
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):

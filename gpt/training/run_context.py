@@ -21,7 +21,8 @@ class RunContext:
     Attributes:
         folder: the absolute path of the run's folder.
         should_stop: returns whether training should stop. Any thread may call it.
-        gate_fit: fits the gate between n-gram counts and network; None without `model.counts`.
+        gate_fit: fits the gate, which weights predictions by n-gram counts against those of the
+            network; None without `model.counts`.
     """
 
     config: Config
@@ -41,7 +42,10 @@ class RunContext:
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the mixture of counts and `model` at `step`; None without `model.counts`."""
+        """Return what mixes predictions by n-gram counts with those of `model`, as of `step`.
+
+        Without `model.counts`, return None.
+        """
         return self.gate_fit.fit(model, step) if self.gate_fit else None
 
     @property
