@@ -107,7 +107,7 @@ def _explain_head(page: Page, trained: Trained) -> None:
 
 
 def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[int]) -> None:
-    """Show the weights of the counts, and the prediction of counts and network together."""
+    """Show the weights of n-gram counts and network, and the prediction of both together."""
     assert trained.mixture is not None
     page.section("Counts and network")
     counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])

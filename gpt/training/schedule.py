@@ -194,8 +194,8 @@ def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, i
 
     Returns:
         The fraction done when the last plan was made; the step of that plan; and the step at which
-        the phase ends by it. Only steps after `start` count as done, so if the last plan was made
-        before `start`, the fraction is 0 and the second number is `start`.
+        the phase ends as planned then. Only steps after `start` count as done, so if the last plan
+        was made before `start`, the fraction is 0 and the second number is `start`.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

@@ -210,7 +210,7 @@ class Trainer:
         return stops > 0, dues > 0
 
     def report_plan(self) -> None:
-        """Pass the run's number of steps to the callbacks, if it was set anew at this step."""
+        """If the planned number of steps of the run changed at this step, notify the callbacks."""
         if steps := dict(self.schedule.plans).get(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, self.elapsed_s, steps)
