@@ -131,8 +131,8 @@ class Comparison:
     Attributes:
         rows: the rows, in the order of their first runs.
         differences: one for each row but the first.
-        blocks: the number of blocks into which the val split is divided for the interval over
-            text; 0 if the losses of blocks are unknown.
+        blocks: the number of blocks of the val split, whose losses show how much a difference
+            depends on the text; 0 if these losses are unknown.
         block: the number of characters of each block.
     """
 

@@ -61,8 +61,8 @@ class _Table:
     def pairs(self, numbers: Numbers, n: int) -> Numbers:
         """Return the key of the substring of `n` ids at each position of a text.
 
-        A key combines the numbers of the substring's first and of its last `self.n` ids. `numbers`
-        has these numbers by position of the text. The key is ABSENT if one of the two numbers is.
+        `numbers` identify the substrings of `self.n` ids at each position, ABSENT if unknown. A key
+        combines those of the first and of the last `self.n` ids; it is ABSENT if one of them is.
         """
         shift = n - self.n
         first, second = numbers[: max(len(numbers) - shift, 0)], numbers[shift:]
