@@ -119,7 +119,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python; for others return an invalid value."""
+            """Convert a numpy or torch value to Python; else return an invalid value."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

@@ -59,7 +59,8 @@ class CountsAnalysis:
 class AttentionAnalysis(Attention):
     """Attention to one text, and scores and losses that show the effect of each head.
 
-    If the model has counts, all fields but `with_counts` describe the network alone.
+    If the model also predicts by n-gram counts, all fields but `with_counts` describe the network
+    alone.
     """
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`

@@ -151,7 +151,7 @@ def _differences(comparison: Comparison) -> TextTable:
 
 
 def _names(comparison: Comparison) -> list[str]:
-    """Return a line for each row: its first run, and the number of others."""
+    """Return a line for each row: its first run, and the number of other runs in the row."""
     return [
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows

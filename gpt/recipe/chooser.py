@@ -337,7 +337,7 @@ def longest_run(choice: Choice, text: Difficulty) -> int:
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Shorten the run `choice` as long as this lowers its predicted val loss by less overfitting.
+    """Shorten the run `choice` as long as this lowers its predicted val loss (less overfitting).
 
     Return the predicted loss, in nats per id, and the shortened run.
     """

@@ -151,8 +151,8 @@ def build_step(
 ) -> Update:
     """Return an object that makes training steps: a TrainStep or, for ensembles, an EnsembleStep.
 
-    `ids` is the text to train on, and `teacher` the model to distill, if any. For the other
-    arguments see TrainStep.
+    `ids` is the train split, and `teacher` the model to distill, if any. If `vocabulary` is given,
+    the cost of characters that share an id is added to the loss (see TrainStep).
     """
     forget_compiled_code(config.train.compile, device)
     if isinstance(model, GPT):

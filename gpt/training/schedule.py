@@ -135,7 +135,8 @@ class Schedule:
     def times_due(self, every: int | str, after: int = 0) -> int:
         """Return how many more times an event is due after step `after`, until the run ends.
 
-        `every` is its period: a number of steps, or a percentage of a phase such as `10 %`.
+        `every` is its period: a number of steps, or a percentage of the run such as `10 %`. If a
+        finished run is continued, it is a percentage of the steps added.
         """
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
@@ -172,10 +173,12 @@ class Schedule:
 def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
     """Return the fraction of a phase that is done before `step`, from 0 to 1.
 
+    A phase is the original run, or the steps that a resume added to a finished run.
+
     Args:
         step: a step of the phase.
         plans: pairs of the step at which the number of steps was planned, and this number.
-        start: the step up to which the fraction is 0; see `Schedule.part_done`.
+        start: the fraction is 0 up to this step, and then grows to 1.
     """
     done, since, end = _done_at_last_plan(plans, start)
     return done + (1 - done) * _part(step - since, end - since)
