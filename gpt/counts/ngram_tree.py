@@ -103,7 +103,7 @@ class TrainCounts:
         self._find()
 
     def append(self, ids: NDArray[np.int64]) -> None:
-        """Append `ids[b]` to each text b, and find its last ids in the tree."""
+        """Append `ids[b]` to each text b, and look up the new last ids of the text in the tree."""
         self._nodes[1:] = self._next_nodes.take(self._cells[:-1] + ids)
         self._nodes[:1] = self.tree.roots.take(ids)
         self._find()

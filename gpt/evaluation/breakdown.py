@@ -114,7 +114,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def _position(stretch: Stretch) -> Values:
-    """Return log2, rounded down, of the number of ids from which each scored id was predicted."""
+    """Group the scored ids by context length: return log2 of it, rounded down, for each id."""
     return np.log2(stretch.contexts).astype(np.int64)
 
 

@@ -46,7 +46,11 @@ def evaluate(
     characters: int | None = None,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
-    """Return the mean loss of `model` on `ids` in nats per id. For Args see `evaluate_each`."""
+    """Return the mean loss of `model` on `ids` in nats per id.
+
+    If `mixture` is set, return the loss of the mixture of the model with n-gram counts. The
+    arguments are those of `evaluate_each`, which also returns the losses of ensemble members.
+    """
     return evaluate_each(
         model,
         ids,

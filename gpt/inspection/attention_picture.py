@@ -42,7 +42,7 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
 
     Args:
         attention: the weights to draw. For an AttentionAnalysis, the masked half of each map shows
-            the removal cost and the scores of the head.
+            how much the loss rises without the head, and the scores of the head.
         text: the characters of the text, or the names of its bytes.
         title: the title of the picture.
     """
