@@ -43,7 +43,7 @@ def block_length(n: int) -> int:
 
 
 class BlockSums:
-    """Sum of the losses in each block of consecutive positions of a text, `n` ids or characters."""
+    """Sum of the losses in each block of consecutive ids (or characters); `n` is their number."""
 
     def __init__(self, n: int) -> None:
         self.length = block_length(n)

@@ -172,7 +172,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
     """Return why the val loss of a run cannot be predicted, or None if it can.
 
-    The law that predicts it is a function of model size and training length, fitted to other runs.
+    The law that predicts it is a formula of model size and training length, fitted to other runs.
 
     Args:
         choice: the size and training length of the run.

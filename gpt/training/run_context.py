@@ -42,7 +42,7 @@ class RunContext:
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return what mixes predictions by n-gram counts with those of `model`, as of `step`.
+        """Return the mixture of predictions by n-gram counts and by `model`, fitted at `step`.
 
         Without `model.counts`, return None.
         """

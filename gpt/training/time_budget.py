@@ -55,7 +55,7 @@ class Stopwatch:
         self._recent[work] = seconds + self._since - before, count + times
 
     def settle(self) -> None:
-        """Update the running means with the laps since the last call of this method."""
+        """Update the running means with the times that `lap` recorded since the last call."""
         for work, (seconds, times) in self._recent.items():
             if times:
                 mean = seconds / times
