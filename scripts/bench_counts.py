@@ -24,6 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from gpt.api import load
+from gpt.counts.experts import long_orders
+from gpt.counts.long_contexts import index_contexts
 from gpt.counts.ngram_counts import count_ngrams
 from gpt.evaluation.loss import evaluate, scored_ids
 from gpt.sampling.stopping import collect
@@ -41,13 +43,16 @@ def count(text: str) -> None:
     V = len(corpus.vocabulary)
     began = time.perf_counter()
     counts = count_ngrams(corpus.train, V, 8)
+    contexts = index_contexts(corpus.train, V, long_orders(counts.order, V))
     seconds = time.perf_counter() - began
     entries = sum(map(len, counts.keys))
-    megabytes = (sum(a.nbytes for a in counts.keys) + sum(a.nbytes for a in counts.counts)) / 1e6
+    arrays = [*counts.keys, *counts.counts, contexts.places, contexts.reversed_ids]
+    megabytes = sum(array.nbytes for array in arrays) / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
-        f"{len(corpus.train):,} characters in {seconds:.2f} s: {entries:,} n-grams, "
-        f"{megabytes:.1f} MB; peak memory of the process {peak:.0f} MB"
+        f"{len(corpus.train):,} characters in {seconds:.2f} s: {entries:,} n-grams and "
+        f"{len(contexts.places):,} places, {megabytes:.1f} MB; peak memory of the process "
+        f"{peak:.0f} MB"
     )
 
 
