@@ -46,7 +46,8 @@ def count(text: str) -> None:
     contexts = index_contexts(corpus.train, V, long_orders(counts.order, V))
     seconds = time.perf_counter() - began
     entries = sum(map(len, counts.keys))
-    arrays = [*counts.keys, *counts.counts, contexts.places, contexts.reversed_ids]
+    arrays: list[np.ndarray] = [*counts.keys, *counts.counts]
+    arrays += [contexts.places, contexts.reversed_ids]
     megabytes = sum(array.nbytes for array in arrays) / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(

@@ -21,6 +21,7 @@ from gpt.evaluation.attention_weights import (
 )
 from gpt.evaluation.loss import unknown_costs
 from gpt.model.transformer import GPT, cross_entropy
+from gpt.model.windows import mixed
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -215,13 +216,12 @@ def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
 @torch.no_grad()
 def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
     """Predict the ids (T,) by n-gram counts alone, and by the mixture of counts and network."""
-    network = run_with_streams(model, ids)[0][0].float().log_softmax(-1).cpu().numpy()  # (T, V)
+    logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
+    network = logits[0].log_softmax(-1).cpu().numpy()
     experts, features = mixture.experts.of_window(ids.numpy())
     weights = mixture.weights(experts, features, network)
-    rows = [
-        torch.from_numpy(weighted(each, experts, network))[None]
-        for each in (without_network(weights), weights)
-    ]
+    alone = torch.from_numpy(weighted(without_network(weights), experts, network))
+    rows = [alone[None], mixed(mixture, ids[None], logits).cpu()]
     names = [*mixture.experts.names, "network"]
     return CountsAnalysis(lens_of(rows, ids), torch.from_numpy(weights), names)
 

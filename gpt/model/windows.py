@@ -7,12 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import Mixture
+from gpt.counts.switch import Switch
 from gpt.model.ensemble import LanguageModel
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts, as log-probabilities (B, n, V).
+
+    The mixture is averaged with its parts, by how well each predicted the window so far: `Switch`.
 
     Args:
         mixture: counts of the train split, and a small network that weights counts and network.
@@ -24,10 +28,14 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     n = network.shape[1]
     windows = []
     for row, each in zip(ids.cpu().numpy(), network, strict=True):
-        blocks, done = [], 0
+        blocks, switch, done = list[Floats](), Switch(), 0
+        following = np.append(row[len(row) - n + 1 :], 0)
         for experts, features in mixture.experts.blocks(row, len(row) - n):
             rows = slice(done, done + len(features))
-            blocks.append(mixture.mix(experts, features, each[rows]))
+            of_network = each[rows]
+            of_mixture = mixture.mix(experts, features, of_network)
+            predictors = [of_mixture[:, None], experts, of_network[:, None]]
+            blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
             done = rows.stop
         windows.append(np.concatenate(blocks))
     return torch.from_numpy(np.stack(windows)).to(logits.device)
