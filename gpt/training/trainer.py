@@ -139,10 +139,7 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def is_due(self, every: int | str) -> bool:
-        """Return whether an event with period `every` (steps or a percentage) is due at this step.
-
-        For a period in minutes return False, because `agree` decides by the clock of rank 0.
-        """
+        """Return whether an event is due at this step; `agree` decides about periods in minutes."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
