@@ -533,7 +533,7 @@ def test_counts_of_the_window_weigh_less_in_samples() -> None:
     written = mixture.gate.weights(inputs.astype(np.float32))
     sampled = mixture.for_sampling().gate.weights(inputs.astype(np.float32))
     np.testing.assert_allclose(sampled[:, :trains], written[:, :trains], atol=1e-5)
-    np.testing.assert_allclose(sampled[:, trains:E], written[:, trains:E] / 4, atol=1e-5)
+    np.testing.assert_allclose(sampled[:, trains:E], 0.1 * written[:, trains:E], atol=1e-5)
     np.testing.assert_allclose(sampled.sum(1), written.sum(1), atol=1e-4)
 
 

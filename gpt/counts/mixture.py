@@ -27,7 +27,7 @@ from gpt.counts.word_and_line import Characters
 HIDDEN = 32  # units of the gate's hidden layer
 MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
 MIN_SCALE = 1e-4  # smallest deviation of a feature in a file
-SAMPLED_WINDOW_FACTOR = 0.25  # factor on the weights of the window's experts in sampling
+SAMPLED_WINDOW_FACTOR = 0.1  # factor on the weights of the window's experts in sampling
 MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled to the whole weight
 
 
