@@ -232,6 +232,18 @@ def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: 
     assert row["loss"]["mean"] == pytest.approx(np.mean(best))
 
 
+def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt: Gpt) -> None:
+    """A run whose text had moved was compared with runs on any other text."""
+    for name, word in (("a", "quick"), ("b", "slow")):
+        Path(f"{name}.txt").write_text(TEXT.replace("quick", word), "utf-8")
+        api.train(small(train__steps=2), text=f"{name}.txt", run_dir=f"run-{name}")
+    for name in "ab":  # one text is missing, then both
+        Path(f"{name}.txt").unlink()
+        code, out, err = gpt("compare", "run-a", "run-b")
+        assert (code, out) == (2, "")
+        assert "hashes of the whole texts differ" in err
+
+
 # --- logs of nanoGPT ---
 
 LOG = """tokens per iteration will be: 16,384

@@ -60,8 +60,7 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
             continue
         run, text = _measured(path)
         compared.append(run)
-        if text:
-            texts[run.name] = text
+        texts[run.name] = text
     _check_same_text(texts)
     return compare_runs(compared, losses)
 
@@ -109,8 +108,8 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
     Returns:
         The run, and two hashes: that of the scored text, in which rare characters may be unknown,
-        and that of the whole text with the length of val. Two runs have the same val text if they
-        have a hash in common. If the run's text is missing, there are no hashes.
+        and the recorded one of the whole text with the fraction that is val. Two runs have the same
+        val text if they have a hash in common. If the run's text is missing, the first is too.
     """
     with phase("loading the model"):
         from gpt.evaluation.comparison import ComparedRun
@@ -119,6 +118,7 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         model = load(folder)
     config, vocabulary = model.config, model.vocabulary
     characters = config.train.batch_size * config.model.attention_window
+    whole = f"{model.checkpoint.text_sha256} {config.data.val_fraction}"
     run = ComparedRun(
         name=str(from_here(folder)),
         seed=config.seed,
@@ -136,17 +136,16 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         if loss is None or vocabulary.is_bytes:  # of a part of val, or per byte
             raise UsageError(f"{run.name}: its text is needed to compare it: {error}") from None
         log.warning("%s: its val loss is that of training: %s", run.name, error)
-        return replace(run, loss=loss), frozenset()
-    return _scored(run, model, corpus)
+        return replace(run, loss=loss), frozenset({whole})
+    scored, val_sha256 = _scored(run, model, corpus)
+    return scored, frozenset({val_sha256, whole})
 
 
-def _scored(
-    run: "ComparedRun", model: "Model", corpus: "Corpus"
-) -> "tuple[ComparedRun, frozenset[str]]":
-    """Add the losses of `model` on the val split of `corpus` to `run`; for hashes see `_measured`.
+def _scored(run: "ComparedRun", model: "Model", corpus: "Corpus") -> "tuple[ComparedRun, str]":
+    """Add the losses of `model` on the val split of `corpus` to `run`.
 
     Returns:
-        The run with its losses, and two hashes that identify the val text.
+        The run with its losses, and the hash of the scored text.
     """
     from gpt.device import default_modes
     from gpt.evaluation.block_losses import block_losses, text_sha256
@@ -164,7 +163,7 @@ def _scored(
         block=blocks.length,
         blocks=blocks.whole_means(),
     )
-    return scored, frozenset({text_sha256(text), f"{corpus.sha256} {corpus.val_characters}"})
+    return scored, text_sha256(text)
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
@@ -206,6 +205,7 @@ def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
         first = next(iter(texts))
         if text.isdisjoint(texts[first]):
             raise UsageError(
-                f"the val texts of {first} and {name} differ, so their losses do not compare; "
+                f"the val texts of {first} and {name} differ, or a text is missing and the "
+                f"recorded hashes of the whole texts differ, so their losses do not compare; "
                 f"expected runs of one val text. `gpt eval RUN TEXT` evaluates each on another text"
             )
