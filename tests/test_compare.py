@@ -26,7 +26,7 @@ from gpt.evaluation.student import (
 )
 from gpt.inspection.curves_picture import draw_curves
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
-from gpt.runs.curves import read_nanogpt_log
+from gpt.runs.curves import read_curve, read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
 
@@ -272,6 +272,34 @@ def test_nanogpts_log_is_a_run(folder: Path, gpt: Gpt) -> None:
     assert (lines[2]["runs"], lines[2]["loss"], lines[2]["text_low"]) == ("log.txt", "2.05", "")
     assert float(lines[2]["seconds_to_2.5"]) == pytest.approx(5.6)
     assert lines[0]["seconds_to_2.5"] == ""
+
+
+def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder: Path, gpt: Gpt) -> None:
+    """A line with `val loss nan` was skipped, so the loss before it was shown as the final one."""
+    Path("log.txt").write_text(LOG + "step 45: train loss nan, val loss nan\n")
+    code, out, err = gpt("compare", "log.txt", folder / "bytes", "--csv")
+    assert code == 0
+    assert "the val loss of 1 evaluation is nan" in err
+    row = next(csv.DictReader(io.StringIO(out)))
+    assert (row["loss"], row["final_loss"], row["steps"]) == ("2.05", "nan", "45.0")
+
+
+def test_numbers_in_nanogpts_log_are_parsed_whole() -> None:
+    """1e-05 was parsed as 1, and 2.0660. ended in a ValueError."""
+    Path("log.txt").write_text(LOG + "step 45: train loss 1e-05, val loss 1e-05\n")
+    assert read_nanogpt_log(Path("log.txt"))[0].losses[-1] == 1e-05
+    Path("log.txt").write_text(LOG + "step 45: train loss 2.0, val loss 2.0660.\n")
+    with pytest.raises(UsageError, match=r"log\.txt, line 10: expected a number, got '2\.0660\.'"):
+        read_nanogpt_log(Path("log.txt"))
+
+
+def test_damaged_lines_of_metrics_are_skipped() -> None:
+    """A line `null`, or one whose loss is null, ended in an AttributeError or TypeError."""
+    good = {"step": 3, "elapsed_s": 0.5, "val_loss": 2.5}
+    damaged = [None, [], good | {"val_loss": None}, good | {"step": None}]
+    Path("metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in [good, *damaged]))
+    curve = read_curve(Path(), 7)
+    assert (curve.steps, curve.losses, curve.final_loss) == ([3], [2.5], 2.5)
 
 
 # --- the command ---

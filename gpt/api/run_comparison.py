@@ -92,13 +92,21 @@ def _log(path: Path) -> "ComparedRun":
     log.warning(
         "%s: its losses are as printed, in nats per token, on a text that is not checked", path
     )
+    if unknown := sum(map(math.isnan, curve.losses)):
+        log.warning(
+            "%s: the val loss of %s is nan; these are left out of the best loss, but not of the "
+            "final one",
+            path,
+            counted(unknown, "evaluation"),
+        )
+    assert curve.best_loss is not None
     return ComparedRun(
         name=str(path),
         seed=None,
         settings={},
         text_sha256=None,
         curve=curve,
-        loss=min(curve.losses),
+        loss=curve.best_loss,
         parameters=parameters,
     )
 

@@ -152,7 +152,7 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
             loss. By default, the lowest loss that all runs reach, rounded up to two decimals.
     """
     if not losses:
-        lowest = [min(run.curve.losses) for run in runs if run.curve.losses]
+        lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
         losses = [math.ceil(100 * max(lowest)) / 100] if lowest else []
     groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:

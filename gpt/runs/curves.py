@@ -1,6 +1,7 @@
 """The val losses of a run while it was trained: from metrics.jsonl, or from nanoGPT's log."""
 
 import json
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,9 +10,9 @@ from pathlib import Path
 from gpt.errors import UsageError
 
 NANOGPT_LINE = re.compile(  # `val` groups of an evaluation, or `ms` of an iteration
-    r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[\d.]+)"
+    r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
     r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
-    r"|tokens per iteration will be: (?P<tokens>[\d,]+)"
+    r"|tokens per iteration will be: (?P<tokens>\d[\d,]*)"
     r"|number of parameters: (?P<millions>[\d.]+)M"
 )
 
@@ -24,7 +25,8 @@ class Curve:
         steps: the steps after which val was evaluated, ascending.
         characters: the characters (or tokens) that were trained on by then.
         seconds: the seconds of training by then.
-        losses: the val losses; if `train.eval_characters` is set, those of a part of val.
+        losses: the val losses; if `train.eval_characters` is set, those of a part of val. A loss
+            in nanoGPT's log can be NaN.
         final_loss: the val loss of the last evaluation, on all of val; None without evaluations.
     """
 
@@ -33,6 +35,11 @@ class Curve:
     seconds: list[float]
     losses: list[float]
     final_loss: float | None
+
+    @property
+    def best_loss(self) -> float | None:
+        """The lowest val loss that is not NaN; None if there is none."""
+        return min((loss for loss in self.losses if not math.isnan(loss)), default=None)
 
     def scaled(self, factor: float) -> "Curve":
         """Return the curve with all losses multiplied by `factor`, to change their unit."""
@@ -57,12 +64,14 @@ def read_curve(run: Path, characters: int) -> Curve:
     points, final_loss = [], None
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
         for line in file:
-            with suppress(ValueError, KeyError):  # a damaged line, or one without an evaluation
+            # a damaged line, or one without an evaluation
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
                 record = json.loads(line)
-                final_loss = record.get("val_loss", final_loss)
-                loss = record.get("val_loss_part") or record["val_loss"]
-                if step := record["step"]:
-                    points.append((step, characters * step, record["elapsed_s"], loss))
+                loss = float(record.get("val_loss_part") or record["val_loss"])
+                if step := int(record["step"]):
+                    points.append((step, characters * step, float(record["elapsed_s"]), loss))
+                if "val_loss" in record:
+                    final_loss = float(record["val_loss"])
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
     return Curve(steps, seen, seconds, losses, final_loss)
 
@@ -77,32 +86,43 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
         The curve, in nats per token, and the number of parameters; None if it was not printed.
 
     Raises:
-        UsageError: the file has no line of an evaluation.
+        UsageError: the file has no line of an evaluation, or a number in it is damaged.
     """
+    text = path.read_text("utf-8", errors="replace")
+
+    def number(group: str) -> float:
+        with suppress(ValueError):
+            return float(match[group])
+        line = text.count("\n", 0, match.start()) + 1
+        raise UsageError(
+            f"{path}, line {line}: expected a number, got {match[group]!r}; correct or delete it"
+        )
+
     points, tokens, parameters = [], 0, None
     seconds, last_iteration, typical_s, evaluated = 0.0, -1, 0.0, -1
-    for match in NANOGPT_LINE.finditer(path.read_text("utf-8", errors="replace")):
+    for match in NANOGPT_LINE.finditer(text):
         found = match.groupdict()
         if found["tokens"]:
             tokens = int(found["tokens"].replace(",", ""))
         elif found["millions"]:
-            parameters = round(1e6 * float(found["millions"]))
+            parameters = round(1e6 * number("millions"))
         elif found["val"]:
             evaluated = int(found["step"])
             skipped = max(evaluated - last_iteration - 1, 0)  # iterations without a line
             seconds, last_iteration = seconds + skipped * typical_s, evaluated - 1
-            points.append((evaluated, tokens * evaluated, seconds, float(found["val"])))
+            points.append((evaluated, tokens * evaluated, seconds, number("val")))
         else:
-            iteration, iteration_s = int(found["iter"]), float(found["ms"]) / 1000
+            iteration, iteration_s = int(found["iter"]), number("ms") / 1000
             if iteration != evaluated:
                 typical_s = iteration_s
             seconds += iteration_s + (iteration - last_iteration - 1) * typical_s
             last_iteration = iteration
     points = [point for point in points if point[0]]
-    if not points:
+    if all(math.isnan(loss) for *_, loss in points):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
-            f"`step 250: train loss 1.97, val loss 2.05`; found none after step 0"
+            f"`step 250: train loss 1.97, val loss 2.05`; found none "
+            f"after step 0 with a val loss other than nan"
         )
     steps, seen, times, losses = map(list, zip(*points, strict=True))
     return Curve(steps, seen, times, losses, losses[-1]), parameters
