@@ -80,6 +80,17 @@ def test_an_overfitted_model_is_detected_and_a_normal_one_is_not(gpt: Gpt) -> No
     assert (code, "memorised" in out) == (0, True)
 
 
+def test_part_of_the_train_split_is_not_called_unseen(gpt: Gpt) -> None:
+    """The verdict on the train split itself was that there is no sign of memorisation."""
+    Path("a.txt").write_text(words(1, 503))
+    run = api.train(small(train__steps=2), text="a.txt", run_dir="run").run
+    Path("part.txt").write_text(words(1, 503)[:1201])
+    code, out, _ = gpt("eval", run, "part.txt", "--memorisation", "--json")
+    assert code == 0
+    verdict = json.loads(out)["memorisation"]["verdict"]
+    assert verdict.startswith("the evaluated text is not unseen")
+
+
 def test_it_needs_the_runs_text(gpt: Gpt) -> None:
     Path("a.txt").write_text(PANGRAM * 29)
     run = api.train(small(), text="a.txt", run_dir="run").run

@@ -24,6 +24,7 @@ PREFIX_IDS = 64  # longest prefix that the model continues
 CONTINUATION_IDS = 32  # longest continuation that is compared
 EXCERPTS = 128  # number of prefixes from each text
 COPY_IDS = 32  # length of the substrings on which the verdict is based
+SEEN_SHARE = 0.5  # share of copied substrings above which the evaluated text is not unseen
 EXCESS = 0.05  # difference of two shares from which on the verdict is that the model memorised
 
 
@@ -196,4 +197,9 @@ def _verdict(
         return True, f"the model's samples copy its train split: {numbers}"
     if recalls:
         return True, f"the model has memorised passages of its train split: {numbers}"
+    if usual > SEEN_SHARE:
+        return False, (
+            f"the evaluated text is not unseen, so memorisation cannot be measured with "
+            f"it: {numbers}"
+        )
     return False, f"no sign that the model memorised its train split: {numbers}"
