@@ -205,6 +205,15 @@ def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path
     assert comparison.differences[0].difference == 0
 
 
+def test_a_repeated_run_is_called_one(folder: Path) -> None:
+    """More seeds were advised to settle the effect of settings, of which none differs."""
+    run = folder / "sweep" / "lr-0.001,seed-1337"
+    shutil.copytree(run, "again")
+    (difference,) = api.compare([folder / "sweep" / "lr-0.001,seed-1338", run, "again"]).differences
+    assert difference.conclusion.startswith("no setting and no seed differs from row 1")
+    assert difference.seeds_needed is None
+
+
 def test_runs_of_minutes_are_a_row_though_their_steps_differ(folder: Path) -> None:
     """Their numbers of steps follow from the clock, so no two seeds have the same settings."""
     planned = []
@@ -343,6 +352,9 @@ def test_out_writes_a_picture(folder: Path, gpt: Gpt) -> None:
         (["sweep", "--out=curves.pdf"], "expected a name that ends in .png"),
         (["sweep", "other"], "the val texts of"),
         (["rare"], "expected two or more runs, or a sweep, got 1 run"),
+        (["rare", "rare"], "got 1 run, named twice or more"),  # was only: got 1 run
+        (["sweep", "--to=nan"], "expected a finite val loss above 0 (--to), got nan"),  # was used
+        (["sweep", "--to=-1"], "expected a finite val loss above 0 (--to), got -1"),  # was used
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
         (["sweep", "nowhere"], "nowhere: expected the folder of a run"),
         (["sweep", "--csv", "--json"], "expected one format, got --csv and --json"),

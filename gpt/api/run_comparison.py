@@ -39,18 +39,22 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
         in nats per character, so runs of different vocabularies can be compared.
 
     Raises:
-        UsageError: there is no such run, the val texts of two runs differ, or there is nothing to
-            compare.
+        UsageError: there is no such run, the val texts of two runs differ, there is nothing to
+            compare, or `losses` has a number that is not finite and positive.
         CheckpointError: a run is damaged.
     """
     from gpt.evaluation.comparison import compare_runs
 
+    for loss in losses:
+        if not 0 < loss < math.inf:
+            raise UsageError(f"expected a finite val loss above 0 (--to), got {loss:g}")
     paths = [path for name in runs for path in _runs_of(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
     if len(distinct) < 2:
+        repeated = ", named twice or more" if len(paths) > len(distinct) else ""
         raise UsageError(
-            f"expected two or more runs, or a sweep, got {counted(len(distinct), 'run')}; "
-            f"`gpt runs` lists all"
+            f"expected two or more runs, or a sweep, got "
+            f"{counted(len(distinct), 'run')}{repeated}; `gpt runs` lists all"
         )
     compared: list[ComparedRun] = []
     texts: dict[str, frozenset[str]] = {}

@@ -110,7 +110,8 @@ class RowDifference:
         rests_on: the name of the interval that `conclusion` is based on.
         is_different: whether `seeds`, and `text` if it is known, exclude a difference of zero.
         seeds_needed: the number of seeds to train in each row so that `seeds` excludes zero with
-            probability 0.8; None if it does already, or if the variance over seeds is unknown.
+            probability 0.8; None if it does already, if the variance over seeds is unknown, or if
+            no setting differs.
         conclusion: the result in words.
     """
 
@@ -164,9 +165,11 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
         seen[identity, run.seed] += 1
     differing = _differing([group[0] for group in groups.values()])
     rows = [_row(i, group, differing, losses) for i, group in enumerate(groups.values(), 1)]
+    first, *others = [identity for identity, _ in groups]
+    is_repeat = [bool(rows[0].runs[0].settings) and each == first for each in others]
     return Comparison(
         rows,
-        [_difference(rows[0], row) for row in rows[1:]],
+        [_difference(rows[0], *each) for each in zip(rows[1:], is_repeat, strict=True)],
         max(len(run.blocks) for run in runs),
         max(run.block for run in runs),
     )
@@ -214,8 +217,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def _difference(first: Row, row: Row) -> RowDifference:
-    """Return the loss of `row` minus that of the `first` row, with confidence intervals."""
+def _difference(first: Row, row: Row, is_repeat: bool) -> RowDifference:
+    """Return the loss of a row minus that of the first row, with confidence intervals.
+
+    Args:
+        first: the first row.
+        row: the other row.
+        is_repeat: whether the runs of `row` have settings and seeds of runs of `first`.
+    """
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
     difference = row.loss.mean - first.loss.mean
@@ -227,7 +236,7 @@ def _difference(first: Row, row: Row) -> RowDifference:
         seeds = welch_interval(*losses)
     needed = None
     variances = [variance(each) for each in losses if len(each) > 1]
-    if variances and difference and not (seeds and seeds.excludes_zero):
+    if variances and difference and not (is_repeat or (seeds and seeds.excludes_zero)):
         needed = seeds_needed(difference, 2 * fmean(variances))
     is_shown = seeds is not None and seeds.excludes_zero
     return RowDifference(
@@ -238,7 +247,9 @@ def _difference(first: Row, row: Row) -> RowDifference:
         rests_on="seeds" if seeds else "text" if text else "nothing",
         is_different=is_shown and (text is None or text.excludes_zero),
         seeds_needed=needed,
-        conclusion=_conclusion(difference, text, seeds, needed),
+        conclusion="no setting and no seed differs from row 1: these runs are copies or repetitions"
+        if is_repeat
+        else _conclusion(difference, text, seeds, needed),
     )
 
 
