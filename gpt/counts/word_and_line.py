@@ -91,8 +91,8 @@ class Characters:
     ) -> Keys64:
         """Return 64-bit keys of contexts of three ids, any of which may be MISSING.
 
-        `above` is the id at the column of the next id in the line above. `before` and `last` are
-        the last two ids of the text.
+        `above` is an id of the line above, in the column of the id to predict. `before` and `last`
+        are the last two ids of the text.
         """
         base = len(self.in_word) + 1
         return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)

@@ -206,7 +206,8 @@ def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
     """Measure the paces (seconds per character) of two or three models, and of the pilot.
 
     `chooser.speed` predicts the paces of other models from those of the first ones. The pilot is
-    the small model that shows how hard the text is to predict. Its pace limits its training.
+    the small model that shows how hard the text is to predict. It is trained for a limited time, so
+    its pace decides how many characters it sees.
 
     Returns:
         The config of the largest of the first models, and the pace of the pilot.

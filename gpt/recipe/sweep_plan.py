@@ -163,7 +163,7 @@ class PlannedRun(BaseModel):
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the explicit settings, so that sweep.json shows which ones are unset."""
+        """Serialise only the settings that were given; sweep.json lacks those left at a default."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")

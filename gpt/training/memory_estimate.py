@@ -112,8 +112,8 @@ def training_bytes(
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
     """Return the memory in bytes that predictions by n-gram counts take.
 
-    The experts (predictors by counts) store theirs for all ids that the gate is fitted on; the gate
-    is the MLP that mixes counts and network. Each thread stores the mixture's predictions for a
+    The predictions of each expert (predictor by counts) are stored for all ids that the gate is
+    fitted on; the gate is the MLP that mixes counts and network. Each thread stores the mixture's predictions for a
     window, and the experts' predictions for a block of it.
     """
     if not model.counts:

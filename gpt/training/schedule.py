@@ -188,9 +188,9 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
     """Return how much of a phase was done when its number of steps was last changed.
 
-    A phase is the original run, or the steps that a resume added to a finished run. Each of its
-    `plans` is a step, and the step at which the phase ends as planned then. For example, a run of
-    100 steps is shortened to 80 steps at step 40, when 2/5 is done:
+    A phase is the original run, or the steps that a resume added to a finished run. A plan is a
+    pair: the step at which it was made, and the step at which the phase is planned to end. For
+    example, a run of 100 steps is shortened to 80 steps at step 40, when 2/5 is done:
 
     >>> _done_at_last_plan(((0, 100), (40, 80)), start=0)
     (Fraction(2, 5), 40, 80)
