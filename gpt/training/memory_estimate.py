@@ -113,8 +113,8 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
     """Return the memory in bytes that predictions by n-gram counts take.
 
     The predictions of each expert (predictor by counts) are stored for all ids that the gate is
-    fitted on; the gate is the MLP that mixes counts and network. Each thread stores the mixture's predictions for a
-    window, and the experts' predictions for a block of it.
+    fitted on; the gate is the MLP that mixes counts and network. Each thread stores the mixture's
+    predictions for a window, and the experts' predictions for a block of it.
     """
     if not model.counts:
         return 0.0
