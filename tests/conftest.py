@@ -35,7 +35,7 @@ HANGS_S = 600  # what takes longer hangs, on however busy a machine
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as gpt/__main__.py does, before torch is loaded
 
-hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("shared machine")
 
 
