@@ -47,7 +47,7 @@ OVERFITTED_SETTINGS = {
     "model.window_counts": 0,
     "model.T": 256,
 }
-TRAIN_STEPS = 40  # of shakespeare_fast
+TRAIN_STEPS = 40  # steps to train shakespeare_fast
 
 
 def adaptive(*texts: str) -> None:

@@ -244,7 +244,7 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
 def test_the_adaptive_loss_scores_before_it_learns_and_changes_no_weight(
     runs: dict[str, Path], kind: str
 ) -> None:
-    """Of one segment, it is the loss; of a text that repeats itself, it is lower."""
+    """It equals the loss on a single segment, and is lower on a text that repeats itself."""
     model = api.load(runs[kind])
     module, vocabulary, mixture = model.module, model.vocabulary, model.checkpoint.mixture
     before = {name: value.clone() for name, value in module.state_dict().items()}

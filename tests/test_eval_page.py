@@ -61,7 +61,7 @@ def check_selected(page: Chrome, run: Path) -> None:
     """Check the probabilities of the selected character against the model's logits."""
     model, t = api.load(run), place(page)
     assert f"“{symbol(TEXT[t])}”" in shown(page, "status")
-    start = (t - 1) // 13 * 13  # of the window of T = 13 characters that predicts it
+    start = (t - 1) // 13 * 13  # where the window of T = 13 characters begins that predicts it
     p = model.logits(TEXT[start:t]).softmax(-1)[-1]
     actual = p[model.vocabulary.characters.index(TEXT[t])].item()
     likely, surprise = p.sort(descending=True).values[:5], -torch.tensor(actual).log()

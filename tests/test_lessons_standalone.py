@@ -40,7 +40,7 @@ def test_a_written_model_is_a_program_that_trains_and_writes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its imports are torch's and the standard library's. Its loss falls below that of guessing."""
+    """It imports only torch and the standard library. Its loss falls below that of guessing."""
     assert gpt("explain", lesson, "--write", "model.py")[0] == 0
     tree = ast.parse(Path("model.py").read_text("utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -337,7 +337,7 @@ def test_a_large_vocabulary_takes_no_memory_for_all_logits_at_once(
     )
     with LargestTensor() as largest:
         there(0)
-    assert largest.numbers == rows * V  # of 78 rows
+    assert largest.numbers == rows * V  # logits of one chunk of the 78 rows
     here(0)
     for one, other in zip(here.model.parameters(), there.model.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import Floats
+from gpt.counts.ngram_counts import longest_context
 from gpt.text.vocabulary import Ids
 
 INDEXED_IDS = 2**22  # last ids of the train split whose places are sorted, at most
@@ -123,9 +124,7 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
     is the number of distinct ids.
     """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
-    n, length = len(reversed_ids), 0
-    while (V + 1) ** (length + 1) < 2**63:
-        length += 1
+    n, length = len(reversed_ids), longest_context(V + 1) + 1  # ids that fit into 63 bits
     # number the contexts by their first `length` ids; then double the length (Manber and Myers)
     padded = np.concatenate([reversed_ids, np.full(length, V)]).astype(np.int64)
     keys = np.zeros(n, np.int64)

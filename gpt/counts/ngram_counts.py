@@ -78,7 +78,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield slices of a text of `length` ids that are counted: all of it, or evenly spread parts.
+    """Yield the slices to count of a text of `length` ids: all of it, or evenly spread parts.
 
     In total, the slices have at most COUNTED_IDS n-grams of `order` + 1 ids.
     """

@@ -16,7 +16,7 @@ from gpt.model.windows import mixed
 from gpt.text.batches import consecutive_windows
 from gpt.text.vocabulary import Ids, Vocabulary
 
-ADAPTIVE_LEARNING_RATE = 1e-3  # of Adam
+ADAPTIVE_LEARNING_RATE = 1e-3  # learning rate of Adam
 SQUARES_DECAY = 0.99  # decay of the running mean of squared gradients from one update to the next
 
 

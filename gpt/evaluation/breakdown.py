@@ -114,7 +114,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def _position(stretch: Stretch) -> Values:
-    """Group the scored ids by context length: return log2 of it, rounded down, for each id."""
+    """Return log2 of the context length, rounded down, for each scored id."""
     return np.log2(stretch.contexts).astype(np.int64)
 
 

@@ -43,7 +43,7 @@ class FusedHeads(nn.Module):
         super().__init__()
         self.n_head = n_head
         queries, values = n_head * head_size, n_head * value_size
-        self.sizes = [queries, queries, values]  # of q, k and v
+        self.sizes = [queries, queries, values]  # channels of q, k, v
         self.qkv = nn.Linear(C, sum(self.sizes), bias=False)
         self.projection = nn.Linear(values, C)
         future = torch.ones(T, T, dtype=torch.bool).triu(1)

@@ -223,7 +223,7 @@ def explain(page: Page, seed: int) -> None:
     corpus = load_corpus(open_source("python-docs"))
     V = len(corpus.vocabulary)
     page.section("A step of training")
-    page.paragraph(f"""Where do the weights come from? They begin random. Each step of training
+    page.paragraph(f"""At first the weights are random. Each step of training
         moves them a little way down the gradient of the loss. The text here is python-docs:
         {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
         and its last 10 % the **val split**. No step sees the val split, so its loss measures

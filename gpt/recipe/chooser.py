@@ -101,8 +101,8 @@ class Chooser:
         self.ranks, train = ranks, base.train
         self.shortest_split = min(len(corpus.train), len(corpus.val))
         self.has_counts = bool(self._options("counts", (TRAIN_COUNTS,))[0])
-        self.T = self._attention_window(LONGEST_CONTEXT)  # of most networks
-        self.large_T = self._attention_window(LARGE_CONTEXT)  # of large networks
+        self.T = self._attention_window(LONGEST_CONTEXT)  # attention window of most networks
+        self.large_T = self._attention_window(LARGE_CONTEXT)  # the same for large networks
         corpus.check_fits(self.T)
         if repeats is None:
             with phase("measuring how much the text repeats itself"):

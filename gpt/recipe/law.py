@@ -81,7 +81,7 @@ FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256,
 MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
 # beyond the ranges of the fit
 MAX_OUTSIDE = 2  # ratio to a range from which a prediction is an extrapolation
-CHARACTERS_PER_PARAMETER = 20  # of a compute-optimal run (arXiv:2203.15556, table 3)
+CHARACTERS_PER_PARAMETER = 20  # in a compute-optimal run (arXiv:2203.15556, table 3)
 MAX_OPTIMAL_PASSES = 8  # passes over the text of such a run
 EXTRAPOLATED_UNCERTAINTY = 2  # ratio to the uncertainty that it would have otherwise
 # limits of the law: for logs, tables and repeated lines, it predicted half of the measured loss

@@ -16,7 +16,7 @@ from gpt.model.transformer import LARGE_VOCABULARY
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512  # limits of the attention window, in characters
 LARGE_CONTEXT = 1024  # the upper limit for models of at least LARGE_PARAMETERS
-LARGE_PARAMETERS = 6_000_000  # of the largest models that the law was fitted on
+LARGE_PARAMETERS = 6_000_000  # size of the largest models that the law was fitted on
 LONGEST_WINDOW = 16384  # largest T in characters; the loss of models with counts falls up to there
 WINDOW_NUMBERS = 2**22  # largest product of T and the vocabulary size: bounds time and memory
 TRAIN_COUNTS, WINDOW_COUNTS = 8, 6  # longest contexts of counts of train and of the window

@@ -13,7 +13,8 @@ class CountedTexts:
     """N-gram counts of B texts, to each of which `append` adds one id at a time.
 
     If a text exceeds T ids, its counts start anew from its last T // 2 ids. Counts of the text so
-    far have smaller weights than in evaluations, because otherwise samples end in loops.
+    far have smaller weights than in evaluations, because otherwise samples end in loops. Nor is the
+    mixture averaged with its parts, as evaluations do (`Switch`).
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:

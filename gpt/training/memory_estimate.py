@@ -114,7 +114,7 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
     The predictions of each expert (predictor by counts) are stored for all ids that the gate is
     fitted on; the gate is the MLP that mixes counts and network. Each thread stores the mixture's
-    predictions for a window, and the experts' predictions for a block of it.
+    predictions for a whole window, and the experts' predictions for one block of the window.
     """
     if not model.counts:
         return 0.0
