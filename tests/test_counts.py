@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
@@ -24,7 +25,7 @@ from gpt import load
 from gpt.config.schema import Config
 from gpt.counts import ngram_counts
 from gpt.counts.experts import MANY_IDS, Experts, ExpertState
-from gpt.counts.kneser_ney import NO_ID, KneserNey
+from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import NEAREST, index_contexts
 from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
@@ -38,11 +39,13 @@ from gpt.sampling.counted_texts import CountedTexts
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
+from gpt.training.build_step import build_step
 from gpt.training.evaluator import Evaluator, Progress
 from gpt.training.gate_fit import GateFit, held_out_ids
 from gpt.training.run_context import RunContext
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
 from tests.conftest import PANGRAM, small
+from tests.pretend import CPU
 
 V = 5
 VOCABULARY = Vocabulary("\n abc")
@@ -596,6 +599,37 @@ def test_the_time_to_fit_the_gate_is_not_that_of_scoring_characters(tmp_path: Pa
     stopwatch.lap(EVALUATION)
     stopwatch.settle()
     assert stopwatch.seconds == {EVALUATION: 7, CHARACTER: 0}
+
+
+def test_the_first_plan_includes_the_time_of_the_counts(tmp_path: Path) -> None:
+    """Bug: the network alone was timed, so a run of a minute on a GPU planned 294 steps, not 11.
+
+    Here fitting the gate takes 7 seconds, a prediction by counts 1, and nothing else any time.
+    """
+    seconds: list[int] = []
+
+    class SlowExperts(Experts):
+        def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
+            for log_p, features in super().blocks(ids, start):
+                seconds.append(len(features))
+                yield log_p, features
+
+    class SlowFit(GateFit):
+        def fit(self, model: LanguageModel, step: int) -> Mixture:
+            seconds.append(7)
+            return super().fit(model, step)
+
+    config, corpus = counted(), load_corpus(open_source(text_of(tmp_path)))
+    fit = SlowFit(config, corpus.train, corpus.vocabulary)
+    fit.experts = SlowExperts(
+        fit.experts.counts, fit.experts.long_contexts, 2, fit.experts.characters
+    )
+    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, fit)
+    model = make_model(config.model, len(corpus.vocabulary), 0)
+    update = build_step(config, model, CPU, SINGLE, context.network_ids, corpus.vocabulary)
+    stopwatch = Stopwatch(lambda: sum(seconds))
+    stopwatch.probe(update.probe, update, context)
+    assert stopwatch.seconds == {EVALUATION: 7, CHARACTER: 1}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 97))

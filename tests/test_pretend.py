@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +35,7 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
+from gpt.training.run_context import RunContext
 from gpt.training.start import train
 from gpt.training.step import TrainStep
 from gpt.training.time_budget import CHARACTER, Stopwatch
@@ -553,7 +555,8 @@ def test_an_evaluation_is_timed_on_a_full_pass(corpus: Corpus, pretend: torch.de
     step.model.register_forward_pre_hook(count)
     stopwatch = Stopwatch(lambda: float(passes))
     val = (np.arange(8209) ** 2 % 31).astype(np.uint8)
-    stopwatch.probe(lambda step: None, step, val, step.config, SINGLE)
+    context = RunContext(step.config, replace(corpus, ids=val, train_ids=0), Path(), SINGLE, lambda: False)
+    stopwatch.probe(lambda step: None, step, context)
     passes = 0
     evaluate(step.model, val)
     assert stopwatch.seconds[CHARACTER] * (len(val) - 1) == pytest.approx(passes)

@@ -4,12 +4,12 @@
 too, so results would depend on the timing of threads.
 """
 
-from weakref import WeakValueDictionary
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
 
-_generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()  # by id(generator)
+_generators: dict[int, torch.Generator] = {}  # by id(generator), while a module draws from it
 
 
 class Dropout(nn.Dropout):
@@ -35,10 +35,12 @@ class Dropout(nn.Dropout):
 
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Set the generator from which all `Dropout` modules of `model` draw."""
-    _generators[id(generator)], generator_id = generator, torch.tensor(id(generator))
+    key = id(generator)
     for part in model.modules():
         if isinstance(part, Dropout):
-            part.generator, part.generator_id = generator, generator_id
+            part.generator, part.generator_id = generator, torch.tensor(key)
+            _generators[key] = generator
+            finalize(part, _generators.pop, key, None)  # before 2.12, generators have no weakrefs
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:

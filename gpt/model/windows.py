@@ -3,8 +3,12 @@
 B: windows, T: ids of a window, V: number of distinct ids.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.counts.kneser_ney import Floats
@@ -25,20 +29,27 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
             on any device. The result is in float32, on the same device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
-    n = network.shape[1]
-    windows = []
-    for row, each in zip(ids.cpu().numpy(), network, strict=True):
-        blocks, switch, done = list[Floats](), Switch(), 0
-        following = np.append(row[len(row) - n + 1 :], 0)
-        for experts, features in mixture.experts.blocks(row, len(row) - n):
-            rows = slice(done, done + len(features))
-            of_network = each[rows]
-            of_mixture = mixture.mix(experts, features, of_network)
-            predictors = [of_mixture[:, None], experts, of_network[:, None]]
-            blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
-            done = rows.stop
-        windows.append(np.concatenate(blocks))
+    mix = partial(_mixed_window, mixture)
+    if logits.device.type == "cpu":  # the caller has a thread for each window
+        windows = list(map(mix, ids.numpy(), network))
+    else:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            windows = list(pool.map(mix, ids.cpu().numpy(), network))
     return torch.from_numpy(np.stack(windows)).to(logits.device)
+
+
+def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> Floats:
+    """Mix the predictions `network` (n, V) after the last n ids of a window; see `mixed`."""
+    blocks, switch, done = list[Floats](), Switch(), 0
+    start = len(ids) - len(network)
+    following = np.append(ids[start + 1 :], 0)
+    for experts, features in mixture.experts.blocks(ids, start):
+        rows = slice(done, done + len(features))
+        of_mixture = mixture.mix(experts, features, network[rows])
+        predictors = [of_mixture[:, None], experts, network[rows, None]]
+        blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
+        done = rows.stop
+    return np.concatenate(blocks)
 
 
 def segmented(model: LanguageModel, ids: Tensor) -> Tensor:

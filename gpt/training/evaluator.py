@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
-from gpt.counts.mixture import Mixture
 from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -187,18 +186,15 @@ class Evaluator:
         the members.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
-        gate_fit = self.context.gate_fit
+        has_counts = self.context.gate_fit is not None
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         # the head is zero, so every id is equally likely
-        if is_untrained and vocabulary.unknown_id is None and gate_fit is None:
+        if is_untrained and vocabulary.unknown_id is None and not has_counts:
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)
         with phase("evaluating"):
-            mixture = None
-            if gate_fit is not None:  # each rank has the counts: only the gate is broadcast
-                gate = ranks.broadcast(lambda: gate_fit.fit(self.model, step).gate)
-                mixture = Mixture(gate_fit.experts, gate, gate_fit.T)
-                self.stopwatch.lap(EVALUATION, 0)  # the same for any number of `characters`
+            mixture = self.context.shared_mixture(self.model, step)
+            self.stopwatch.lap(EVALUATION, 0)  # the same for any number of `characters`
             loss, *others = evaluate_each(
                 self.model,
                 self.val,
@@ -211,7 +207,7 @@ class Evaluator:
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
-        names = [name, f"{name}_network"] if gate_fit else [name]
+        names = [name, f"{name}_network"] if has_counts else [name]
         members = range(1, len(others) + 2 - len(names))  # none without an ensemble
         names += [f"{name}_member_{m}" for m in members]
         return dict(zip(names, [loss, *others], strict=True))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ def resume_from(
     stopwatch, schedule = Stopwatch(clock), Schedule(config)
     schedule.scale = progress.scale
     if minutes is not None:
-        stopwatch.probe(update.probe, update, corpus.val, config, ranks)
+        stopwatch.probe(update.probe, update, replace(context, config=config), data.step)
     budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s

@@ -48,6 +48,13 @@ class RunContext:
         """
         return self.gate_fit.fit(model, step) if self.gate_fit else None
 
+    def shared_mixture(self, model: LanguageModel, step: int) -> Mixture | None:
+        """Return the `mixture` of rank 0 on every rank; every rank must call this method."""
+        if (fit := self.gate_fit) is None:
+            return None
+        gate = self.ranks.broadcast(lambda: fit.fit(model, step).gate)
+        return Mixture(fit.experts, gate, fit.T)  # each rank has the counts
+
     @property
     def name(self) -> str:
         """The run's folder, as messages show it: relative to the working folder if it is inside."""

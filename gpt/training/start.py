@@ -147,7 +147,7 @@ def _new_state(
     )
     stopwatch = Stopwatch(clock)
     if config.train.minutes is not None:
-        stopwatch.probe(update.probe, update, corpus.val, config, ranks)
+        stopwatch.probe(update.probe, update, context)
     budget = TimeBudget(config, corpus.val, stopwatch)
     config = ranks.broadcast(budget.first_plan, config)
     schedule = Schedule(config)

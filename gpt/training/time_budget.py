@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+
+import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
@@ -11,6 +14,7 @@ from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate, timed_characters
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import Update
+from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
@@ -22,6 +26,7 @@ EVALUATION_SHARE = 0.05  # largest fraction of the time for evaluations before t
 MIN_EVAL_CHARACTERS = 10_000
 MIN_STEP_S = 1e-6  # seconds
 PROBE_S, MAX_PROBES = 0.3, 9  # seconds or repetitions after which measuring a kind of work ends
+PROBE_WINDOW = 2048  # largest window, in ids, to measure the speed of scoring with counts
 
 # kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
 EVALUATION, CHARACTER = "evaluation", "character"
@@ -72,26 +77,35 @@ class Stopwatch:
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
     def probe(
-        self, step: Callable[[int], object], update: Update, val: Ids, config: Config, ranks: Ranks
+        self, step: Callable[[int], object], update: Update, context: RunContext, at: int = 0
     ) -> None:
-        """Measure the seconds of a training step and of scoring a character, before training.
+        """Measure the seconds of a step, of fitting the gate, and of scoring a character.
 
-        Runs can start with shorter windows; then a step of each window length is measured.
+        Runs can start with shorter windows; then a step of each window length is measured. The gate
+        weights n-gram counts against the network. Every rank must call this method.
 
         Args:
             step: computes a step, given its number, without changing the weights.
             update: the training step, whose model is evaluated.
-            val: the ids to score, of which the first ones are used.
-            config: the settings of the run.
-            ranks: the processes that train the model.
+            context: the settings and the text of the run.
+            at: the number of steps that the model was trained for.
         """
+        config, ranks, val = context.config, context.ranks, context.corpus.val
         schedule = Schedule(config)
-        for at in (schedule.steps, 0):  # long windows, then short ones
-            T = schedule.shape(at)[1]
+        for number in (schedule.steps, 0):  # long windows, then short ones
+            T = schedule.shape(number)[1]
             if T not in self.probed:
-                self.probed[T] = self.time(partial(step, at), ranks)
-        part = val[: timed_characters(config.model.attention_window, update.device) + 1]
-        score_s = self.time(partial(evaluate, update.model, part), ranks)
+                self.probed[T] = self.time(partial(step, number), ranks)
+        self.start()
+        mixture = context.shared_mixture(update.model, at)
+        count = timed_characters(config.model.attention_window, update.device)
+        if mixture is not None:
+            self.lap(EVALUATION)
+            self.settle()
+            mixture = replace(mixture, T=min(mixture.T, PROBE_WINDOW))
+            count = mixture.T * torch.get_num_threads()
+        part = val[: count + 1]
+        score_s = self.time(partial(evaluate, update.model, part, mixture=mixture), ranks)
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
