@@ -8,7 +8,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ import gpt
 from gpt import load
 from gpt.config.schema import Config
 from gpt.counts import ngram_counts
-from gpt.counts.experts import MANY_IDS, Experts, ExpertState
+from gpt.counts.experts import MANY_IDS, Experts
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import NEAREST, index_contexts
 from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
@@ -76,6 +75,12 @@ def fitted() -> Mixture:
     """The mixture of a network that predicts nothing and the counts of a random text."""
     ids = np.random.default_rng(5).integers(0, V, 211).astype(np.uint8)
     return GateFit(counted(), ids, VOCABULARY).fit(ZeroNetwork(), 0)
+
+
+def mixture_of(train: list[int]) -> Mixture:
+    """Counts of this train split, and gates that are not fitted."""
+    experts, gate = Experts.of(array(train), V, 3, 3, CHARACTERS), fitted().gate
+    return Mixture(experts, gate, gate, 97)
 
 
 def train(tmp_path: Path, name: str, **settings: object) -> Path:
@@ -180,17 +185,18 @@ def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
 def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
     ids: list[int], window: list[int]
 ) -> None:
-    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
-    log_p, features = experts.of_window(np.array(window))
+    mixture = mixture_of(ids)
+    log_p, _ = mixture.experts.of_window(np.array(window))
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, atol=1e-5)
-    for others in ([], [np.array(window)]):
-        state = ExpertState(experts, [np.array(window[:1]), *others])
+    log_p, features = mixture.for_sampling().experts.of_window(np.array(window))
+    for others in ([], [window]):
+        texts = CountedTexts(mixture, [window[:1], *others])
         for i in range(len(window)):
-            one_log_p, one_features = state.predict()
+            one_log_p, one_features = texts.predict()
             np.testing.assert_allclose(one_log_p[0], log_p[i], atol=1e-4)
             np.testing.assert_allclose(one_features[0], features[i], atol=1e-5)
             following = window[i + 1] if i + 1 < len(window) else 0
-            state.append(np.array([following, *(0 for _ in others)]))
+            texts.append(np.array([following, *(0 for _ in others)]))
 
 
 @given(
@@ -226,21 +232,12 @@ def test_long_contexts_are_counted_as_in_the_train_split(
 def test_texts_of_several_lengths_are_counted_separately(
     ids: list[int], windows: list[list[int]]
 ) -> None:
-    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
-    state = ExpertState(experts, [np.array(window) for window in windows])
-    log_p, features = state.predict()
+    mixture = mixture_of(ids)
+    log_p, features = CountedTexts(mixture, windows).predict()
     for row, window in enumerate(windows):
-        alone_log_p, alone_features = experts.of_window(np.array(window))
+        alone_log_p, alone_features = mixture.experts.of_train.of_window(np.array(window))
         np.testing.assert_allclose(log_p[row], alone_log_p[-1], atol=1e-4)
         np.testing.assert_allclose(features[row], alone_features[-1], atol=1e-5)
-
-
-def test_a_text_that_repeats_one_id_is_counted_as_in_a_window() -> None:
-    """Bug: the probability left for short contexts was too small for float32; all became NaN."""
-    experts = Experts.of(array([0, 1, *[2] * 997]), V, 3, 17, CHARACTERS)
-    window = np.full(211, 2)
-    log_p, _ = ExpertState(experts, [window]).predict()
-    np.testing.assert_allclose(log_p[0], experts.of_window(window)[0][-1], atol=1e-4)
 
 
 @given(TRAINS, TEXTS.filter(bool), TEXTS)
@@ -528,36 +525,38 @@ def test_a_text_of_one_character_is_trained_on_and_sampled(tmp_path: Path) -> No
     assert "".join(gpt.load(run).generate("a", length=17)) == "a" * 17
 
 
-def test_counts_of_the_window_weigh_less_in_samples() -> None:
+def test_samples_do_not_depend_on_what_the_text_repeats() -> None:
     """Bug: 97 % of a sample at temperature 0.5 repeated its own earlier lines."""
-    mixture = fitted()
-    E, trains = mixture.experts.size, len(mixture.experts.orders)
-    inputs = np.random.default_rng(11).normal(size=(17, len(mixture.gate.mean)))
-    written = mixture.gate.weights(inputs.astype(np.float32))
-    sampled = mixture.for_sampling().gate.weights(inputs.astype(np.float32))
-    np.testing.assert_allclose(sampled[:, :trains], written[:, :trains], atol=1e-5)
-    np.testing.assert_allclose(sampled[:, trains:E], 0.1 * written[:, trains:E], atol=1e-5)
-    np.testing.assert_allclose(sampled.sum(1), written.sum(1), atol=1e-4)
+    mixture, context = fitted(), [3, 1, 4, 2, 0, 3, 1, 4, 2, 2, 1, 0, 1]  # the longest counted: 12
+    network = np.log(np.full((1, V), 1 / V))
+    repeated = CountedTexts(mixture, [4 * context]).mix(network)
+    other = CountedTexts(mixture, [39 * [0] + context]).mix(network)
+    np.testing.assert_array_equal(repeated, other)
+    np.testing.assert_allclose(np.exp(repeated).sum(-1), 1, atol=1e-5)
+
+
+def test_the_gate_of_samples_predicts_new_text_better_than_the_network() -> None:
+    """Bug: the gate for all experts, with the weights of the window moved, was worse than none."""
+    rng = np.random.default_rng(5)
+    text = np.tile(rng.integers(0, V, 31), 7).astype(np.uint8)
+    sampled = GateFit(counted(), text, VOCABULARY).fit(ZeroNetwork(), 0).for_sampling()
+    window = text[:31].astype(np.int64)
+    log_p, features = sampled.experts.of_window(window[:-1])
+    mixed = sampled.mix(log_p, features, np.log(np.full((30, V), 1 / V, np.float32)))
+    assert -mixed[np.arange(30), window[1:]].mean() < 0.5 * math.log(V)
 
 
 def test_a_long_text_of_many_ids_is_sampled() -> None:
     """Bug: with 1000 ids or more, a sample of more than 256 characters ended in an IndexError."""
     ids = np.arange(MANY_IDS)
     experts = Experts.of(ids, MANY_IDS, 1, 2, Characters(ids > 9, 0))
-    state = ExpertState(experts, [ids[:1]])
+    gate = fitted().gate
+    texts = CountedTexts(Mixture(experts, gate, gate, 997), [[0]])
     text = np.arange(1, 523) % 31
     for each in text:
-        state.append(np.array([each]))
-    log_p, _ = experts.of_window(np.array([0, *text]))
-    np.testing.assert_allclose(state.predict()[0][0], log_p[-1], atol=1e-4)
-
-
-def test_a_window_of_one_character_keeps_one_character() -> None:
-    """Bug: half a window of one was none, which stood for the whole text."""
-    texts = CountedTexts(replace(fitted(), T=1), [[0]])
-    for id_ in (1, 2, 3):
-        texts.append(np.array([id_]))
-    assert texts.state.window.text(0).tolist() == [3]
+        texts.append(np.array([each]))
+    log_p, _ = experts.of_train.of_window(np.array([0, *text]))
+    np.testing.assert_allclose(texts.predict()[0][0], log_p[-1], atol=1e-4)
 
 
 def test_a_train_split_as_long_as_the_attention_window_is_refused() -> None:

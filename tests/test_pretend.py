@@ -555,7 +555,9 @@ def test_an_evaluation_is_timed_on_a_full_pass(corpus: Corpus, pretend: torch.de
     step.model.register_forward_pre_hook(count)
     stopwatch = Stopwatch(lambda: float(passes))
     val = (np.arange(8209) ** 2 % 31).astype(np.uint8)
-    context = RunContext(step.config, replace(corpus, ids=val, train_ids=0), Path(), SINGLE, lambda: False)
+    context = RunContext(
+        step.config, replace(corpus, ids=val, train_ids=0), Path(), SINGLE, lambda: False
+    )
     stopwatch.probe(lambda step: None, step, context)
     passes = 0
     evaluate(step.model, val)

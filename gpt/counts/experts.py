@@ -4,7 +4,7 @@ Shapes use W ids of the window, E experts (predictors by counts), F features (ho
 were counted) and V distinct ids.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import LongContexts, index_contexts
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
-from gpt.counts.ngram_tree import NgramTree, TrainCounts
-from gpt.counts.window import CountsSoFar, WindowCounts, numbered_contexts, terms_of
-from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
+from gpt.counts.ngram_tree import NgramTree
+from gpt.counts.window import CountsSoFar, numbered_contexts, terms_of
+from gpt.counts.word_and_line import NAMES, Characters
 from gpt.text.vocabulary import Ids
 
 MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
@@ -81,6 +81,11 @@ class Experts:
     def tree(self) -> NgramTree:
         """The n-gram counts of the train split, for predicting one id at a time, as in sampling."""
         return NgramTree(self.counts)
+
+    @cached_property
+    def of_train(self) -> "Experts":
+        """The experts that use counts of the train split, without those of the window."""
+        return Experts(self.counts, self.long_contexts, 0, self.characters)
 
     @property
     def size(self) -> int:
@@ -150,87 +155,6 @@ class Experts:
             positions = np.arange(rows.start + 1, rows.stop + 1)[:, None]
             features = np.log1p(np.concatenate([*all_totals, positions], 1))
             yield log_probabilities(np.stack(chosen, 1)), features.astype(np.float32)
-
-
-class ExpertState:
-    """The experts' predictions for B texts, to each of which ids are appended, as in sampling.
-
-    The experts predict by n-gram counts. The distribution after a context of n ids has the form
-
-        P_n = p_n + share_n * P_{n-1}
-
-    where P_{n-1} is the distribution after a shorter context (see `KneserNey` and `CountsSoFar`).
-    Written out, P_n is the sum of p_k over all k <= n, each times share_{k+1} ... share_n. The
-    distributions of all experts are therefore computed by one matrix product.
-    """
-
-    def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
-        N, V, orders = experts.counts.order, experts.counts.V, experts.window_orders
-        self.long_contexts = experts.long_contexts
-        self._longest = max(experts.long_orders, default=0)
-        self.window = WindowCounts(texts, V, orders, max(N, *orders, self._longest, 2))
-        self.train = TrainCounts(experts.tree, self.window.last(N))
-        self.others = WordAndLineCounts(self.window, experts.characters, experts.other_contexts)
-        self._unigrams = experts.tree.unigrams[None, None]
-        # the context that is the next shorter one of each; all but the train split's end with N
-        shorter = [0, *range(N)]
-        for count in (len(experts.long_orders), len(orders)):
-            start = len(shorter)
-            shorter += [N, *range(start, start + count - 1)][:count]
-        shorter += [N] * len(experts.other_contexts)
-        is_summed = np.zeros((len(shorter), len(shorter)))
-        for context, next_shorter in enumerate(shorter):
-            is_summed[context] = is_summed[next_shorter]
-            is_summed[context, context] = 1
-        self._is_summed = is_summed
-        self._chosen = [*experts.orders, *range(N + 1, len(shorter))]
-
-    def append(self, ids: NDArray[np.int64]) -> None:
-        """Append one id to each text."""
-        self.window.append(ids)
-        self.train.append(ids)
-        self.others.append()
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts with the indices `rows`, in this order."""
-        self.window.select(rows)
-        self.train.select(rows)
-        self.others.select(rows)
-
-    def predict(self) -> tuple[Floats, Floats]:
-        """Return predictions of the next id of each of B texts.
-
-        Returns:
-            (B, E, V) log-probabilities of V ids by E experts (predictors by counts); and (B, F)
-            features of the texts. They equal the last rows of `Experts.of_window` for each text.
-        """
-        lengths = self.window.lengths[None]
-        by_train, train_shares, train_totals = self.train.predict()
-        by_long, long_shares, long_totals = terms_of(self._long_counts())
-        by_window, window_shares, window_totals = self.window.predict()
-        by_others, other_shares, other_totals = self.others.predict()
-        unigrams = self._unigrams.repeat(lengths.size, 1)
-        terms = np.concatenate([unigrams, by_train, by_long, by_window, by_others])
-        p = terms.swapaxes(0, 1)  # (B, contexts, V)
-        ones = np.ones_like(lengths)
-        shares = np.concatenate([ones, train_shares, long_shares, window_shares, other_shares])
-        # in logarithms, because the product of many small shares is 0 in float32
-        sums = np.log(shares.T, dtype=np.float64) @ self._is_summed.T  # (B, contexts)
-        products = np.minimum(sums[:, self._chosen, None] - sums[:, None], 0)
-        summed = self._is_summed[self._chosen]
-        weights = (np.exp(products) * summed).astype(np.float32)  # (B, E, contexts)
-        of_window = [window_totals, other_totals, lengths.astype(np.float32)]
-        totals = np.concatenate([train_totals, long_totals, *of_window])
-        return log_probabilities(weights @ p), np.log1p(totals.T, dtype=np.float32)
-
-    def _long_counts(self) -> Floats:
-        """Return how often each of V ids followed the long contexts of B texts in the train split.
-
-        The shape is (len(long_orders), B, V). A long context is the last 2 N or 4 N ids of a text.
-        """
-        if self.long_contexts is None:
-            return np.zeros((0, len(self.window.rows), self.window.V), np.float32)
-        return self.long_contexts.counts_after(self.window.last(self._longest))
 
 
 def long_orders(order: int, V: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ M: positions, E: experts, F: features, V: number of distinct ids.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from gpt.counts.word_and_line import Characters
 HIDDEN = 32  # units of the gate's hidden layer
 MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
 MIN_SCALE = 1e-4  # smallest deviation of a feature in a file
-SAMPLED_WINDOW_FACTOR = 0.1  # factor on the weights of the window's experts in sampling
 MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled to the whole weight
 
 
@@ -70,6 +69,7 @@ class Mixture:
 
     experts: Experts
     gate: Gate
+    sampling_gate: Gate  # of the network and `experts.of_train`, without counts of the window
     T: int  # ids of a window, beyond which nothing is counted
 
     def mix(self, experts: Floats, features: Floats, network: Floats) -> Floats:
@@ -94,26 +94,26 @@ class Mixture:
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":
-        """Return a mixture with more weight of the network, and less of counts of the text so far.
+        """Return the mixture of the network and the counts of the train split.
 
-        The gate, which computes the weights, was fitted on text that people wrote. In a sampled
-        text, each repetition is counted and makes the next one more likely. With the full weights,
-        samples at low temperatures end in loops.
+        In a sampled text, each repetition would be counted and make the next one more likely, so
+        samples would end in loops.
         """
-        moved = np.eye(
-            self.experts.size + 1, dtype=np.float32
-        )  # weights @ moved are the new weights
-        for expert in range(len(self.experts.orders), self.experts.size):
-            moved[expert, expert] = SAMPLED_WINDOW_FACTOR
-            moved[expert, -1] = 1 - SAMPLED_WINDOW_FACTOR
-        gate = replace(self.gate, weight=self.gate.weight @ moved, bias=self.gate.bias @ moved)
-        return replace(self, gate=gate)
+        return Mixture(self.experts.of_train, self.sampling_gate, self.sampling_gate, self.T)
+
+    @property
+    def gates(self) -> tuple[Gate, Gate]:
+        """`gate` and `sampling_gate`."""
+        return self.gate, self.sampling_gate
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, to be stored."""
         counts = self.experts.counts
+        gates = {"gate": self.gate, "sampling_gate": self.sampling_gate}
         tensors: dict[str, NDArray[Any]] = {
-            f"gate.{name}": array for name, array in asdict(self.gate).items()
+            f"{gate}.{name}": array
+            for gate, arrays in gates.items()
+            for name, array in asdict(arrays).items()
         }
         for n in range(counts.order + 1):
             tensors |= {f"keys.{n}": counts.keys[n], f"counts.{n}": counts.counts[n]}
@@ -149,6 +149,17 @@ def mixture_from(
             raise ValueError(f"keys.{n}: expected ascending n-grams and counts of at least 1")
     ngrams, contexts = NgramCounts(V, keys, counts), _long_contexts(tensors, order, V)
     experts = Experts(ngrams, contexts, config.window_counts, characters)
+    gate = _gate(tensors, "gate", experts)
+    return Mixture(experts, gate, _gate(tensors, "sampling_gate", experts.of_train), config.T)
+
+
+def _gate(tensors: Mapping[str, NDArray[Any]], name: str, experts: Experts) -> Gate:
+    """Load the gate `name`, which weights `experts` against the network.
+
+    Raises:
+        ValueError: an array in `tensors` has a wrong type, shape or value.
+        KeyError: an array is missing.
+    """
     F, E = experts.features + experts.size + 1, experts.size + 1
     shapes = {
         "mean": (F,),
@@ -158,15 +169,15 @@ def mixture_from(
         "weight": (HIDDEN, E),
         "bias": (E,),
     }
-    gate = {name: tensors[f"gate.{name}"] for name in shapes}
-    for name, shape in shapes.items():
-        array = gate[name]
+    arrays = {part: tensors[f"{name}.{part}"] for part in shapes}
+    for part, shape in shapes.items():
+        array = arrays[part]
         is_float = array.shape == shape and array.dtype == np.float32
         if not is_float or not (np.abs(array) <= MAX_GATE_NUMBER).all():  # NaN is refused, too
-            raise ValueError(f"gate.{name}: expected float32 numbers up to 1e6 of shape {shape}")
-    if (gate["scale"] < MIN_SCALE).any():
-        raise ValueError(f"gate.scale: expected at least {MIN_SCALE}")
-    return Mixture(experts, Gate(**gate), config.T)
+            raise ValueError(f"{name}.{part}: expected float32 numbers up to 1e6 of shape {shape}")
+    if (arrays["scale"] < MIN_SCALE).any():
+        raise ValueError(f"{name}.scale: expected at least {MIN_SCALE}")
+    return Gate(**arrays)
 
 
 def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> LongContexts | None:

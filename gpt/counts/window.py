@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.counts.kneser_ney import NO_ID, Floats
+from gpt.counts.kneser_ney import Floats
 
-ROOM = 256  # places to append ids to, before the arrays of the texts must grow
 DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts
 
 
@@ -104,106 +103,6 @@ class CountsSoFar:
             discounted / divisor.astype(np.float32)[rows]
         )
         return p
-
-
-class WindowCounts:
-    """Counts of which ids followed earlier occurrences of the last ids of B growing texts.
-
-    `_matches` has a number for each index of a text: how many ids before the index equal the last
-    ids of the text. In `abcab`, the number is 2 at `c`, because `ab` stands before `c` and at the
-    end. If the number is n or more, the id at the index followed the last n ids. Appending an id
-    takes one pass over `_matches`.
-
-    Args:
-        texts: the ids of each text.
-        V: number of distinct ids.
-        orders: the lengths of the contexts in ids, ascending.
-        padding: the number of `NO_ID`s to store before each text; at least 2, and at least the
-            largest of `orders`.
-    """
-
-    def __init__(
-        self, texts: Sequence[NDArray[np.integer]], V: int, orders: Sequence[int], padding: int
-    ) -> None:
-        self.V, self.padding, self._longest = V, padding, max(orders, default=0)
-        # the number of orders up to each length
-        self._levels = np.searchsorted(orders, np.arange(self._longest + 1), "right")
-        self.rows = np.arange(len(texts))
-        self.ends = padding + np.array([len(text) for text in texts])
-        self.ids = np.full((len(texts), max(self.ends) + ROOM), NO_ID, np.min_scalar_type(-V))
-        for row, text in enumerate(texts):
-            self.ids[row, padding : self.ends[row]] = text
-        self._matches = np.zeros(self.ids.shape, np.int16)
-        self._at_least = np.tri(len(orders), dtype=np.float32).T
-        self.end = int(self.ends.max())  # end of the longest text
-        self._match()
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of ids in each text, (B,)."""
-        return self.ends - self.padding
-
-    def text(self, row: int) -> NDArray[np.integer]:
-        """Return the ids of the text in `row`."""
-        return self.ids[row, self.padding : self.ends[row]]
-
-    def last(self, count: int) -> NDArray[np.int64]:
-        """Return the last `count` ids of each text, the newest first, (count, B)."""
-        places = self.ends - np.arange(1, count + 1)[:, None]
-        return self.ids[self.rows, places].astype(np.int64)
-
-    def append(self, ids: NDArray[np.int64]) -> None:
-        """Append one id to each text."""
-        end = self.end
-        if end == self.ids.shape[1]:
-            self.ids = np.pad(self.ids, ((0, 0), (0, end)), constant_values=NO_ID)
-            self._matches = np.pad(self._matches, ((0, 0), (0, end)))
-        matches = np.minimum(self._matches[:, :end] + 1, self._longest)
-        matches *= self.ids[:, :end] == ids[:, None]
-        self._matches[:, 1 : end + 1] = matches
-        self.ids[self.rows, self.ends] = ids
-        self.ends += 1
-        self.end += 1
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts with the indices `rows`, in this order."""
-        self.ids, self._matches, self.ends = self.ids[rows], self._matches[rows], self.ends[rows]
-        self.rows, self.end = np.arange(len(rows)), int(self.ends.max())
-
-    def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return p and share of the predictions P = p + share * lower, as `terms_of` does.
-
-        Each text is predicted by the counts after its last n ids, for each n in `orders`. `lower`
-        is the prediction after a shorter context.
-        """
-        return terms_of(self._counts())
-
-    def _counts(self) -> Floats:
-        """Return how often each id followed the last n ids of each text, for each order n.
-
-        The result has the shape (len(orders), B, V).
-        """
-        B, end, orders = len(self.rows), self.end, len(self._at_least)
-        matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
-        places = np.flatnonzero(matches)
-        longest = self._levels.take(matches.take(places)) - 1
-        cells = (longest * B + places // end) * self.V + ids.take(places)
-        by_longest = np.bincount(cells, minlength=orders * B * self.V).astype(np.float32)
-        # a context of n ids was found where n or more ids match
-        counts: Floats = self._at_least @ by_longest.reshape(orders, B * self.V)
-        return counts.reshape(orders, B, self.V)
-
-    def _match(self) -> None:
-        """Count for each place how many ids before it equal the last ids of its text.
-
-        Store these numbers, at most `_longest` each, in `_matches`.
-        """
-        matched = np.arange(self.ids.shape[1]) < self.ends[:, None]
-        for n, last in enumerate(self.last(self._longest), 1):
-            equal = (self.ids == last[:, None]) & (last != NO_ID)[:, None]
-            matched[:, n:] &= equal[:, :-n]
-            matched[:, :n] = False
-            self._matches += matched
 
 
 def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:

@@ -1,45 +1,76 @@
-"""Mix the network's predictions with those of n-gram counts while texts are sampled."""
+"""Mix the network's predictions with those of n-gram counts while texts are sampled.
+
+B: texts, E: experts (predictors by counts of the train split), F: features, V: distinct ids.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.counts.experts import ExpertState
+from gpt.counts.experts import log_probabilities
+from gpt.counts.kneser_ney import NO_ID, Floats
 from gpt.counts.mixture import Mixture
+from gpt.counts.ngram_tree import TrainCounts
+from gpt.counts.window import terms_of
 
 
 class CountedTexts:
-    """N-gram counts of B texts, to each of which `append` adds one id at a time.
+    """Predictions by n-gram counts of the train split for B texts that grow by one id at a time.
 
-    If a text exceeds T ids, its counts start anew from its last T // 2 ids. Counts of the text so
-    far have smaller weights than in evaluations, because otherwise samples end in loops. Nor is the
-    mixture averaged with its parts, as evaluations do (`Switch`).
+    Unlike an evaluation, sampling neither counts the n-grams of the texts (`Mixture.for_sampling`)
+    nor averages the mixture with its parts (`Switch`).
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
         self.mixture = mixture.for_sampling()
-        texts = [np.array(prompt[-mixture.T :], np.int64) for prompt in prompts]
-        self.state = ExpertState(mixture.experts, texts)
+        self.experts = self.mixture.experts
+        self.lengths = np.array([len(prompt) for prompt in prompts])
+        N = self.experts.counts.order
+        L = max(N, *self.experts.long_orders, 1)  # ids of the longest context
+        self.last = np.full((L, len(prompts)), NO_ID)  # the newest first
+        for row, prompt in enumerate(prompts):
+            newest = prompt[-L:][::-1]
+            self.last[: len(newest), row] = newest
+        self.train = TrainCounts(self.experts.tree, self.last[:N])
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mix predictions of the next ids of B texts with those of n-gram counts.
 
         `network` (B, V) has the network's log-probabilities. Return the mixed log-probabilities.
         """
-        mixed = self.mixture.mix(*self.state.predict(), network.astype(np.float32))
+        mixed = self.mixture.mix(*self.predict(), network.astype(np.float32))
         return mixed.astype(np.float64)
+
+    def predict(self) -> tuple[Floats, Floats]:
+        """Return log-probabilities (B, E, V) of the next ids by counts, and features (B, F).
+
+        They equal the last rows of `Experts.of_window` for each text of at most T ids.
+        """
+        experts = self.experts
+        terms, shares, totals = self.train.predict()
+        if experts.long_contexts is not None:
+            longer = terms_of(experts.long_contexts.counts_after(self.last))
+            terms, shares, totals = (
+                np.concatenate(each) for each in zip((terms, shares, totals), longer, strict=True)
+            )
+        p = experts.tree.unigrams[None].repeat(len(self.lengths), 0)
+        by_order = [p]
+        for term, share in zip(terms, shares, strict=True):  # the shortest context first
+            p = term + share[:, None] * p
+            by_order.append(p)
+        chosen = [by_order[n] for n in experts.orders] + by_order[experts.counts.order + 1 :]
+        positions = np.minimum(self.lengths, self.mixture.T).astype(np.float32)
+        features = np.log1p(np.concatenate([totals, positions[None]]).T)
+        return log_probabilities(np.stack(chosen, 1)), features
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        self.state.append(ids)
-        window = self.state.window
-        if window.lengths.max() > self.mixture.T:
-            texts = [window.text(row) for row in range(len(window.rows))]
-            kept = max(self.mixture.T // 2, 1)
-            texts = [text[-kept:] if len(text) > self.mixture.T else text for text in texts]
-            self.state = ExpertState(self.mixture.experts, texts)
+        self.last = np.concatenate([ids[None], self.last[:-1]])
+        self.lengths += 1
+        self.train.append(ids)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
-        self.state.select(rows)
+        self.last, self.lengths = self.last[:, rows], self.lengths[rows]
+        self.train.select(rows)

@@ -39,7 +39,7 @@ MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on, if a fifth of the trai
 MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
 MAX_COPIED_IDS = 2**26  # longest train split to cut in the middle, which copies the other ids
 BATCH = 1024  # ids of a step of the fit
-EPOCHS = 12
+EPOCHS, SAMPLING_EPOCHS = 12, 4  # passes to fit the gate of evaluations, and that of samples
 GATE_LEARNING_RATE = 5e-3  # peak
 WARMUP = 0.1  # fraction of the steps
 NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the experts share 0.6
@@ -121,16 +121,27 @@ class GateFit:
         with torch.inference_mode():
             logits = [segmented(model, x[None].to(device))[0] for x, _ in self.windows]
             network = torch.cat(logits).float().cpu().log_softmax(-1)  # (n, V)
-        inputs = gate_inputs(self.log_probabilities.numpy(), self.features, network.numpy())
-        predictions = torch.cat([self.log_probabilities, network[:, None]], 1)  # (n, E + 1, V)
-        targets = torch.cat([y for _, y in self.windows])
-        gate = fit_gate(predictions, inputs, targets, self.seed)
-        mixture = Mixture(self.experts, gate, self.T)
+        gate = self._fit(network, self.experts.size, self.features, EPOCHS)
+        sampling_gate, train = gate, self.experts.of_train
+        if train.size < self.experts.size:
+            kept = [*range(train.features - 1), -1]  # the last feature is the position
+            sampling_gate = self._fit(network, train.size, self.features[:, kept], SAMPLING_EPOCHS)
+        mixture = Mixture(self.experts, gate, sampling_gate, self.T)
         self._fitted = step, mixture
         return mixture
 
+    def _fit(self, network: Tensor, size: int, features: Floats, epochs: int) -> Gate:
+        """Fit a gate of the `network` and the first `size` experts, which has these `features`."""
+        log_p = self.log_probabilities[:, :size]
+        inputs = gate_inputs(log_p.numpy(), features, network.numpy())
+        predictions = torch.cat([log_p, network[:, None]], 1)  # (n, size + 1, V)
+        targets = torch.cat([y for _, y in self.windows])
+        return fit_gate(predictions, inputs, targets, self.seed, epochs)
 
-def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int) -> Gate:
+
+def fit_gate(
+    log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int, epochs: int
+) -> Gate:
     """Fit the gate, which weights predictions by n-gram counts against those of the network.
 
     The weights minimise the loss of the mixed predictions on `targets`.
@@ -141,6 +152,7 @@ def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: i
             log-probabilities (see `gate_inputs`).
         targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
+        epochs: passes over the targets.
     """
     n, size, _ = log_probabilities.shape
     width = inputs.shape[1]
@@ -159,7 +171,7 @@ def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: i
         each.requires_grad_()
     optimizer = AdamW(parameters, GATE_LEARNING_RATE, (0.9, 0.99), 0.0)
     batches = -(-n // BATCH)
-    steps = EPOCHS * batches
+    steps = epochs * batches
     for step in range(steps):
         if step % batches == 0:
             order = torch.randperm(n, generator=source)

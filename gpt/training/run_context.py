@@ -52,8 +52,8 @@ class RunContext:
         """Return the `mixture` of rank 0 on every rank; every rank must call this method."""
         if (fit := self.gate_fit) is None:
             return None
-        gate = self.ranks.broadcast(lambda: fit.fit(model, step).gate)
-        return Mixture(fit.experts, gate, fit.T)  # each rank has the counts
+        gates = self.ranks.broadcast(lambda: fit.fit(model, step).gates)
+        return Mixture(fit.experts, *gates, fit.T)  # each rank has the counts
 
     @property
     def name(self) -> str:
