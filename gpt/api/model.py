@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, SupportsIndex
 
-from gpt.errors import UsageError
+from gpt.errors import GPTError, UsageError
 from gpt.text.normalizer import normalized
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
     from gpt.runs.format import CheckpointData
     from gpt.sampling.stopping import Chunk
+    from gpt.text.vocabulary import Ids
 
 log = logging.getLogger(__name__)
 
@@ -300,6 +301,36 @@ class Model:
         with default_modes():
             network, mixture = members_of(self.module)[0], self.checkpoint.mixture
             return analyze_text(network, self.vocabulary, self.prepare(text), mixture)
+
+    def export(self, to: str, out: str | Path, *, overwrite: bool = False) -> None:
+        """Write the model in a format that needs nothing of this package.
+
+        Args:
+            to: the format: `html`, `huggingface` or `gguf`.
+            out: the file to write; for `huggingface`, the folder.
+            overwrite: whether to replace what exists at `out`.
+
+        Raises:
+            UsageError: there is no such format, `out` cannot be written or exists already, or the
+                format cannot represent the model.
+        """
+        from gpt.export.exported_run import ExportedRun
+        from gpt.export.formats import export_run
+
+        export_run(
+            ExportedRun(self.run, self.checkpoint, self._val), to, Path(out), overwrite=overwrite
+        )
+
+    def _val(self) -> "Ids | None":
+        """Return the ids of the val split; None, with a notice, if the text is not available."""
+        from gpt.api.resolve import read_text
+        from gpt.evaluation.loss import scored_val
+
+        try:
+            return scored_val(read_text(self.config, self.vocabulary, self.run))
+        except GPTError as error:
+            log.warning("%s; continuing without the val split", error)
+            return None
 
 
 def load(

@@ -23,6 +23,7 @@ from gpt.cli.compare import compare
 from gpt.cli.data import data
 from gpt.cli.eval import evaluate
 from gpt.cli.explain import explain
+from gpt.cli.export import export
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
@@ -43,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
-for _command in (train, sample, evaluate, compare, attend, explain, runs, data):
+for _command in (train, sample, evaluate, compare, attend, explain, export, runs, data):
     app.command("eval" if _command is evaluate else None)(_command)
 
 

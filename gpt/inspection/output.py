@@ -1,5 +1,6 @@
 """Check the path of a picture or page, and write the file."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def check_out(
         raise UsageError(
             f"{option} {path}: expected a new name or a plain file to replace, got a link, a "
             f"folder, a pipe or a device; choose another name"
+        )
+
+
+def check_absent(path: Path, option: str = "--out") -> None:
+    """Raise UsageError if anything exists at `path`, which `option` set."""
+    if os.path.lexists(path):
+        raise UsageError(
+            f"{option} {path}: it exists already; choose another name, or replace it with "
+            f"--overwrite"
         )
 
 

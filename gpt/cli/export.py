@@ -1,0 +1,25 @@
+"""The command `gpt export`: write a model as a page that runs it, or for another library."""
+
+from pathlib import Path
+
+import typer
+
+from gpt.cli.options import DebugFlag, RunName, WhichCheckpoint, flag, option
+from gpt.status import phase
+
+
+def export(
+    run: RunName = None,
+    to: str = option("html|huggingface|gguf", "The format to write.", default=...),
+    out: Path = option("PATH", "The file to write; of huggingface, the folder.", default=...),
+    overwrite: bool = flag("--overwrite", "Replace what exists at PATH."),
+    checkpoint: WhichCheckpoint = "best",
+    debug: DebugFlag = False,
+) -> None:
+    """Export a model: as one page that runs it in a browser, or for transformers or llama.cpp."""
+    from gpt import api
+
+    with phase("loading the run"):
+        model = api.load(run, checkpoint)
+    model.export(to, out, overwrite=overwrite)
+    typer.echo(out)

@@ -1,0 +1,53 @@
+"""The formats of `gpt export`, and the function that writes each of them.
+
+A module of a format is imported only when a model is exported to this format.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt.errors import UsageError
+from gpt.export.exported_run import ExportedRun
+from gpt.inspection.output import check_absent, check_out
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format of `gpt export`: how to write it, and how its file name ends (a folder: "")."""
+
+    write: Callable[[ExportedRun, Path], None]
+    ending: str
+
+
+def _html(run: ExportedRun, out: Path) -> None:
+    from gpt.export.html import export_html
+
+    export_html(run, out)
+
+
+FORMATS = {"html": ExportFormat(_html, ".html")}
+
+
+def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False) -> None:
+    """Write `run` to the path `out` in the format `to`, one of `FORMATS`.
+
+    Args:
+        run: the run to export.
+        to: the name of a format, such as `html`.
+        out: the file to write; for `huggingface`, the folder.
+        overwrite: whether to replace what exists at `out`.
+
+    Raises:
+        UsageError: there is no such format, `out` cannot be written or exists already, or the
+            format cannot represent the model.
+    """
+    if to not in FORMATS:
+        raise UsageError(f"--to {to}: expected {' or '.join(FORMATS)}")
+    if not overwrite:
+        check_absent(out)
+    if FORMATS[to].ending:
+        check_out(out, endings=(FORMATS[to].ending,))
+    elif out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
+    FORMATS[to].write(run, out)

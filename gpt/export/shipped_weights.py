@@ -1,0 +1,88 @@
+"""Round a model's weights to 8 or 16 bits, so that an exported page is small."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.runs.format import CheckpointData, Tensors
+from gpt.text.vocabulary import Ids
+
+MAX_LOSS_RISE = 0.005  # largest rise of the val loss for which 8 bits are used, in nats per id
+SCORED_IDS = 10_000  # ids of val, at least, on which this rise is measured
+LARGEST_INT8 = 127
+
+
+@dataclass(frozen=True)
+class ShippedWeights:
+    """Rounded weights of a model.
+
+    Attributes:
+        kind: `int8` or `float16`, the type of the matrices. Vectors are float32.
+        arrays: the arrays to store, by parameter name. With `int8`, each matrix also has an array
+            `NAME.scale` with a float32 number for each row.
+        loss_rise: how much the rounding raises the network's loss on val, in nats per id; None if
+            it was not measured.
+    """
+
+    kind: str
+    arrays: dict[str, NDArray[Any]]
+    loss_rise: float | None = None
+
+    def restored(self) -> Tensors:
+        """Return the float32 weights that the page computes with, by parameter name."""
+        weights = {}
+        for name, array in self.arrays.items():
+            if not name.endswith(".scale"):
+                weights[name] = array.astype(np.float32)
+                if array.dtype == np.int8:
+                    weights[name] *= self.arrays[f"{name}.scale"][:, None]
+        return weights
+
+
+def rounded(weights: Tensors, kind: str) -> ShippedWeights:
+    """Round the matrices among `weights` to `kind`: `int8`, with a scale per row, or `float16`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, weight in weights.items():
+        largest = np.abs(weight).max(-1, initial=0)
+        if weight.ndim == 1 or largest.max() > np.finfo(np.float16).max:
+            arrays[name] = weight
+        elif kind == "float16":
+            arrays[name] = weight.astype(np.float16)
+        else:
+            scale = np.where(largest > 0, largest / LARGEST_INT8, 1).astype(np.float32)
+            arrays[name] = np.rint(weight / scale[:, None]).astype(np.int8)
+            arrays[f"{name}.scale"] = scale
+    return ShippedWeights(kind, arrays)
+
+
+def choose_rounding(checkpoint: CheckpointData, val: Callable[[], Ids | None]) -> ShippedWeights:
+    """Round the weights to 8 bits if the val loss rises by less than MAX_LOSS_RISE, else to 16.
+
+    The loss is that of the network, without n-gram counts. Without a val text, 16 bits are used.
+    """
+    ids = val()
+    if ids is None or len(ids) < 2:
+        return rounded(checkpoint.weights, "float16")
+    before = _network_loss(checkpoint, checkpoint.weights, ids)
+    for kind in ("int8", "float16"):
+        shipped = rounded(checkpoint.weights, kind)
+        rise = _network_loss(checkpoint, shipped.restored(), ids) - before
+        if rise < MAX_LOSS_RISE:
+            break
+    return replace(shipped, loss_rise=rise)
+
+
+def _network_loss(checkpoint: CheckpointData, weights: Tensors, ids: Ids) -> float:
+    """Return the loss of a network with these `weights` on part of `ids`, in nats per id."""
+    import torch
+
+    from gpt.device import default_modes
+    from gpt.evaluation.loss import evaluate
+    from gpt.runs.weights import load_model
+
+    model = load_model(replace(checkpoint, weights=weights), torch.device("cpu"))
+    with default_modes():
+        return evaluate(model, ids, checkpoint.vocabulary, characters=SCORED_IDS)
