@@ -25,7 +25,21 @@ from gpt.runs.format import CheckpointData
 from gpt.status import phase
 
 ALIGNMENT = 4  # bytes
-WORKER_FILES = ("worker.js",)  # joined to one script, in this order
+# joined to one script, in this order
+WORKER_FILES = (
+    "arrays.js",
+    "random.js",
+    "sampler.js",
+    "linear.js",
+    "network.js",
+    "ngram_tree.js",
+    "long_contexts.js",
+    "mixture.js",
+    "model.js",
+    "generate.js",
+    "inside.js",
+    "worker.js",
+)
 
 
 def export_html(run: ExportedRun, out: Path) -> None:

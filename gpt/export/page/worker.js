@@ -31,6 +31,8 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
       -> {op: "done", id, reason}       reason: "length", "stop" (a stop string) or "stopped"
     {op: "stop", id}                    id: that of the request to end; no other answer
 
+    The other requests may also have `skip`, so that their contexts are those of the generation.
+
     {op: "distribution", id, ids, rules}
       -> {op: "distribution", id, top, probabilities}
                                         what follows ids: top as above; probabilities: those of the
@@ -57,3 +59,71 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
 
     -> {op: "error", id, message}       instead of an answer
 */
+
+const BREATH_MS = 16; // milliseconds of work after which the worker looks for a `stop`
+
+let model = null;
+let queue = Promise.resolve();
+const stopped = new Set(); // ids of requests to end
+let lastBreath = 0;
+
+/** Let waiting messages in, if the last time was BREATH_MS ago. */
+async function breathe() {
+  if (performance.now() - lastBreath < BREATH_MS) return;
+  await new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel(); // a timeout would take at least 4 ms
+    port1.onmessage = () => resolve(port1.close());
+    port2.postMessage(null);
+  });
+  lastBreath = performance.now();
+}
+
+/** Each handles a request; `send` posts an answer, and `isStopped` also lets messages in. */
+const operations = {
+  async load({ header, data }, send) {
+    model = await Model.load(header, data, async (share) => send("progress", { share }));
+    send("loaded");
+  },
+  async generate(request, send, isStopped) {
+    const reason = await generate(model, request, (token) => send("token", token), isStopped);
+    send("done", { reason });
+  },
+  async distribution({ ids, rules, skip = 0 }, send) {
+    const { logits, logP } = model.after(ids, skip);
+    if (model.unknown !== null) logits[model.unknown] = -Infinity;
+    const probabilities = Float32Array.from(logP, Math.exp);
+    send("distribution", { top: likeliest(logits, rules.temperature), probabilities });
+  },
+  async score({ ids }, send, isStopped) {
+    send("done", { reason: await score(model, ids, (part) => send("scores", part), isStopped) });
+  },
+  async attention(request, send) {
+    send("attention", attention(model, request));
+  },
+  async inside(request, send) {
+    send("inside", inside(model, request));
+  },
+  async logits({ ids }, send) {
+    const rows = ids.map((_, t) => model.networks.map((network) => network.after(ids.slice(0, t + 1)).slice()));
+    send("logits", { logits: Float32Array.from(rows.flatMap((row) => [...meanPrediction(row)])) });
+  },
+};
+
+async function answer(request) {
+  const { id, op } = request;
+  const send = (name, content = {}) => postMessage({ ...content, op: name, id });
+  const isStopped = async () => {
+    await breathe();
+    return stopped.delete(id);
+  };
+  try {
+    await operations[op](request, send, isStopped);
+  } catch (error) {
+    send("error", { message: String(error.message ?? error) });
+  }
+}
+
+onmessage = ({ data: request }) => {
+  if (request.op === "stop") stopped.add(request.id);
+  else queue = queue.then(() => answer(request));
+};

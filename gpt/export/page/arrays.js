@@ -1,0 +1,56 @@
+"use strict";
+
+// Unpack the arrays of a page: base64 of raw deflate -> bytes -> typed arrays.
+
+const ALIGNMENT = 4; // bytes to which each array is padded, as in html.py
+
+/** Decode base64 and inflate it. Return a promise of a Uint8Array. */
+async function unpack(text) {
+  const compressed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/**
+ * Split bytes into arrays by name. Matrices of int8 and float16 become Float32Arrays.
+ *
+ * @param {Uint8Array} bytes - the arrays, one after the other, little-endian.
+ * @param {{name: string, dtype: string, shape: number[]}[]} entries - their types, in this order.
+ */
+function splitArrays(bytes, entries) {
+  const types = {
+    int8: Int8Array, uint8: Uint8Array, uint16: Uint16Array, float16: Uint16Array,
+    int32: Int32Array, uint32: Uint32Array, float32: Float32Array,
+  };
+  const arrays = {};
+  let start = bytes.byteOffset;
+  for (const { name, dtype, shape } of entries) {
+    const array = new types[dtype](bytes.buffer, start, shape.reduce((a, b) => a * b, 1));
+    start += Math.ceil(array.byteLength / ALIGNMENT) * ALIGNMENT;
+    arrays[name] = dtype === "float16" ? fromFloat16(array) : array;
+  }
+  for (const name of Object.keys(arrays)) {
+    const scale = arrays[`${name}.scale`];
+    if (scale) arrays[name] = fromInt8(arrays[name], scale);
+  }
+  return arrays;
+}
+
+/** Convert a matrix of int8 to float32, given the scale of each row. */
+function fromInt8(matrix, scale) {
+  const columns = matrix.length / scale.length;
+  return Float32Array.from(matrix, (x, i) => x * scale[Math.floor(i / columns)]);
+}
+
+/** Convert the bits of float16 numbers (IEEE 754 half precision) to float32. */
+function fromFloat16(bits) {
+  const table = new Float32Array(65536);
+  for (let i = 0; i < 65536; i++) {
+    const sign = i & 0x8000 ? -1 : 1;
+    const exponent = (i >> 10) & 31;
+    const fraction = (i & 1023) / 1024;
+    // exponent 0: subnormal numbers. Infinity and NaN (exponent 31) do not occur.
+    table[i] = sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction);
+  }
+  return Float32Array.from(bits, (i) => table[i]);
+}

@@ -1,0 +1,136 @@
+// Continue a text, and score a text.
+
+/** Turns generated ids into characters; in a model of bytes, a character can have several ids. */
+class Detokenizer {
+  /**
+   * @param {?string[]} characters - the character of each id; null for a model of bytes.
+   * @param {number[]} prompt - in a model of bytes, its last ids may begin a character.
+   */
+  constructor(characters, prompt) {
+    this.characters = characters;
+    this.utf8 = characters ? null : new TextDecoder("utf-8", { ignoreBOM: true });
+    if (this.utf8) prompt.slice(-3).forEach((byte) => this.push(byte));
+  }
+
+  /** Add an id; return the characters that it completes. */
+  push(id) {
+    if (this.characters) return this.characters[id];
+    return this.utf8.decode(Uint8Array.of(id), { stream: true });
+  }
+}
+
+/** Holds back the last tokens of a text, which may be the beginning of a stop string. */
+class StopBuffer {
+  /**
+   * @param {string[]} stops - strings that end the text.
+   * @param {number} length - characters after which the text ends.
+   * @param {function(object)} send - called with each token that is not held back any more.
+   */
+  constructor(stops, length, send) {
+    this.stops = stops;
+    this.remaining = length;
+    this.send = send;
+    this.longest = Math.max(1, ...stops.map((stop) => [...stop].length));
+    this.tokens = [];
+    this.characters = []; // those of `tokens`
+  }
+
+  /** Add a token; return the reason if it ends the text, else null. */
+  push(token) {
+    this.tokens.push(token);
+    for (const character of token.text) {
+      this.characters.push(character);
+      this.remaining--;
+      const text = this.characters.join("");
+      const lengths = this.stops.filter((s) => text.endsWith(s)).map((s) => [...s].length);
+      if (lengths.length) return this.release(Math.max(...lengths), "stop");
+      if (this.remaining === 0) return this.release(0, "length");
+    }
+    return this.release(this.longest - 1, null);
+  }
+
+  /** Send the tokens of all characters but the last `kept`; return `reason`. */
+  release(kept, reason) {
+    while (this.characters.length > kept) {
+      const token = this.tokens.shift();
+      const text = this.characters.splice(0, [...token.text].length).join("");
+      this.send({ ...token, text });
+    }
+    return reason;
+  }
+
+  /** Send all tokens. */
+  flush() {
+    this.tokens.splice(0).forEach(this.send);
+  }
+}
+
+/**
+ * Continue a text as `gpt sample` does with the same seed.
+ *
+ * @param {Model} model
+ * @param {object} request - {ids, seed, rules, length, stops, skip}; worker.js describes it.
+ * @param {function(object)} send - called with each token.
+ * @param {function(): Promise<boolean>} isStopped - also lets messages in.
+ * @returns {Promise<string>} why the text ended: "length", "stop" or "stopped".
+ */
+async function generate(model, request, send, isStopped) {
+  const { ids, seed, rules, length, stops = [], skip = 0 } = request;
+  const text = Array.from(ids);
+  const uniforms = new Uniforms(seed, skip);
+  const detokenizer = new Detokenizer(model.characters, text);
+  const buffer = new StopBuffer(stops, length, send);
+  let reason = length > 0 ? null : "length";
+  while (reason === null) {
+    if (await isStopped()) {
+      buffer.flush();
+      return "stopped";
+    }
+    const { logits, logP } = model.after(text, text.length - ids.length + skip);
+    if (model.unknown !== null) logits[model.unknown] = -Infinity;
+    const token = choose(logits, uniforms.next(), rules, text);
+    text.push(token);
+    reason = buffer.push({
+      token,
+      text: detokenizer.push(token),
+      probability: Math.exp(logP[token]),
+      top: likeliest(logits, rules.temperature),
+    });
+  }
+  return reason;
+}
+
+/**
+ * Compute the probability of each id of a text given the ids before it in its window.
+ *
+ * The windows are those of a val loss: consecutive, each as long as the longest context.
+ *
+ * @param {Model} model
+ * @param {number[]} ids
+ * @param {function(object)} send - called with {start, probabilities} for each part of the text.
+ * @param {function(): Promise<boolean>} isStopped - also lets messages in.
+ * @returns {Promise<string>} why it ended: "length" (all is done) or "stopped".
+ */
+async function score(model, ids, send, isStopped) {
+  const { V, T, networks, mixture, windowLength } = model;
+  send({ start: 0, probabilities: Float32Array.of(NaN) });
+  let start = 0;
+  while (start + 1 < ids.length) {
+    if (await isStopped()) return "stopped";
+    const window = start - (start % windowLength);
+    const segment = start - ((start - window) % T); // the network sees one segment at a time
+    const end = Math.min(start + PASS_IDS, segment + T, window + windowLength, ids.length - 1);
+    if (start === segment) networks.forEach((network) => network.clear());
+    const logits = networks.map((network) => network.append(ids.slice(start, end), true));
+    const probabilities = new Float32Array(end - start);
+    for (let i = 0; i < end - start; i++) {
+      const rows = logits.map((each) => each.subarray(i * V, (i + 1) * V));
+      let logP = logSoftmax(meanPrediction(rows));
+      if (mixture) logP = mixture.mix(mixture.predict(ids.slice(window, start + i + 1)), logP).logP;
+      probabilities[i] = Math.exp(logP[ids[start + i + 1]]);
+    }
+    send({ start: start + 1, probabilities });
+    start = end;
+  }
+  return "length";
+}
