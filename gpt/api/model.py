@@ -314,8 +314,8 @@ class Model:
             UsageError: there is no such format, `out` cannot be written or exists already, or the
                 format cannot represent the model.
         """
+        from gpt.export.export_formats import export_run
         from gpt.export.exported_run import ExportedRun
-        from gpt.export.formats import export_run
 
         export_run(
             ExportedRun(self.run, self.checkpoint, self._val), to, Path(out), overwrite=overwrite
