@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.export.exported_run import ExportedRun
-from gpt.export.shipped_weights import SCORED_IDS, ShippedWeights, choose_rounding
+from gpt.export.shipped_weights import MEASURED_IDS, ShippedWeights, choose_rounding
 from gpt.inspection.output import write_out
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
@@ -90,7 +90,7 @@ def page_header(title: str, checkpoint: CheckpointData, shipped: ShippedWeights)
         "weights": {
             "kind": shipped.kind,
             "loss_rise": shipped.loss_rise,  # nats per id; null if there was no val text
-            "scored_ids": SCORED_IDS,
+            "measured_ids": MEASURED_IDS,
         },
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids

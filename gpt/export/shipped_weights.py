@@ -11,7 +11,7 @@ from gpt.runs.format import CheckpointData, Tensors
 from gpt.text.vocabulary import Ids
 
 MAX_LOSS_RISE = 0.005  # largest rise of the val loss for which 8 bits are used, in nats per id
-SCORED_IDS = 10_000  # ids of val, at least, on which this rise is measured
+MEASURED_IDS = 10_000  # ids of val, at least, on which this rise is measured
 LARGEST_INT8 = 127
 
 
@@ -85,4 +85,4 @@ def _network_loss(checkpoint: CheckpointData, weights: Tensors, ids: Ids) -> flo
 
     model = load_model(replace(checkpoint, weights=weights), torch.device("cpu"))
     with default_modes():
-        return evaluate(model, ids, checkpoint.vocabulary, characters=SCORED_IDS)
+        return evaluate(model, ids, checkpoint.vocabulary, characters=MEASURED_IDS)
