@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.pictures,
     pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning"),  # torch's compiler
 ]
 
 
@@ -79,6 +80,17 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus, V: int) -> None:
         step = build_step(config, model.to(device), device, SINGLE, corpus.train)
         losses[name] = torch.tensor([step(i)[0] for i in range(5)])
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
+
+
+def test_counts_mix_with_a_gpus_predictions_as_with_a_cpus(corpus: Corpus) -> None:
+    """The gate is fitted on the GPU; the checkpoint's mixture has the same loss on both devices."""
+    counted = {"model__counts": 3, "model__window_counts": 2}
+    outcome = train(small(device="cuda", **counted), corpus, Path("r"))
+    for device in ("cpu", "cuda"):
+        data = read_checkpoint(Path("r"), "best")
+        model = load_model(data, torch.device(device))
+        loss = evaluate(model, corpus.val, mixture=data.mixture)
+        assert loss == pytest.approx(outcome.best_val_loss, rel=0.01)
 
 
 def test_attention_weights_are_dropped_by_the_seed() -> None:

@@ -15,6 +15,8 @@ n: ids of the held-out part, E: experts (predictors by n-gram counts), F: featur
 V: number of distinct ids.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import HIDDEN, Gate, Mixture, gate_inputs
 from gpt.counts.word_and_line import Characters
-from gpt.device import generator
+from gpt.device import computing_with, generator
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
 from gpt.model.windows import segmented
@@ -103,7 +105,9 @@ class GateFit:
                 for x, y in scored_windows(self.held_out, model.T)
                 for pair in zip(x, y, strict=True)
             ]
-            predicted = [block for x, _ in self.windows for block in experts.blocks(x.numpy())]
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                blocks = pool.map(lambda window: [*experts.blocks(window[0].numpy())], self.windows)
+                predicted = [block for each in blocks for block in each]
         self.log_probabilities = torch.from_numpy(np.concatenate([each for each, _ in predicted]))
         self.features = np.concatenate([each for _, each in predicted])
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
@@ -120,7 +124,7 @@ class GateFit:
         model.eval()
         with torch.inference_mode():
             logits = [segmented(model, x[None].to(device))[0] for x, _ in self.windows]
-            network = torch.cat(logits).float().cpu().log_softmax(-1)  # (n, V)
+            network = torch.cat(logits).float().log_softmax(-1)  # (n, V)
         gate = self._fit(network, self.experts.size, self.features, EPOCHS)
         sampling_gate, train = gate, self.experts.of_train
         if train.size < self.experts.size:
@@ -133,10 +137,12 @@ class GateFit:
     def _fit(self, network: Tensor, size: int, features: Floats, epochs: int) -> Gate:
         """Fit a gate of the `network` and the first `size` experts, which has these `features`."""
         log_p = self.log_probabilities[:, :size]
-        inputs = gate_inputs(log_p.numpy(), features, network.numpy())
-        predictions = torch.cat([log_p, network[:, None]], 1)  # (n, size + 1, V)
-        targets = torch.cat([y for _, y in self.windows])
-        return fit_gate(predictions, inputs, targets, self.seed, epochs)
+        inputs = gate_inputs(log_p.numpy(), features, network.cpu().numpy())
+        # On a CPU, the operations are too small to share among threads.
+        with computing_with(1):
+            predictions = torch.cat([log_p.to(network.device), network[:, None]], 1)
+            targets = torch.cat([y for _, y in self.windows])
+            return fit_gate(predictions, inputs, targets, self.seed, epochs)
 
 
 def fit_gate(
@@ -148,6 +154,7 @@ def fit_gate(
 
     Args:
         log_probabilities: (n, E + 1, V): of E experts (predictors by counts), then of the network.
+            The gate is fitted on the device of this tensor.
         inputs: (n, F + E + 1): for each target, F features of the counts, and E + 1
             log-probabilities (see `gate_inputs`).
         targets: the n ids to predict, (n,).
@@ -157,24 +164,24 @@ def fit_gate(
     n, size, _ = log_probabilities.shape
     width = inputs.shape[1]
     mean, scale = inputs.mean(0), inputs.std(0) + np.float32(1e-3)
-    scaled = torch.from_numpy((inputs - mean) / scale)
+    device = log_probabilities.device
+    scaled, targets = torch.from_numpy((inputs - mean) / scale).to(device), targets.to(device)
     source = generator(seed, "gate", 0)
     bias = torch.full((size,), (1 - NETWORK_WEIGHT) / (size - 1))
     bias[-1] = NETWORK_WEIGHT
-    parameters = [
+    initial = [
         torch.randn(width, HIDDEN, generator=source) / width**0.5,
         torch.zeros(HIDDEN),
         torch.zeros(HIDDEN, size),
         bias,
     ]
-    for each in parameters:
-        each.requires_grad_()
+    parameters = [each.to(device).requires_grad_() for each in initial]
     optimizer = AdamW(parameters, GATE_LEARNING_RATE, (0.9, 0.99), 0.0)
     batches = -(-n // BATCH)
     steps = epochs * batches
     for step in range(steps):
         if step % batches == 0:
-            order = torch.randperm(n, generator=source)
+            order = torch.randperm(n, generator=source).to(device)
         start = step % batches * BATCH
         rows = order[start : start + BATCH]
         hidden = torch.tanh(scaled[rows] @ parameters[0] + parameters[1])
@@ -185,4 +192,4 @@ def fit_gate(
         cross_entropy(logits, targets[rows]).backward()  # type: ignore[no-untyped-call]
         warmup, decay = (step + 1) / (WARMUP * steps), (steps - step) / steps
         optimizer.step(min(warmup, decay))
-    return Gate(mean, scale, *(each.detach().numpy() for each in parameters))
+    return Gate(mean, scale, *(each.detach().cpu().numpy() for each in parameters))
