@@ -166,6 +166,18 @@ def test_without_counts_t_is_the_attention_window(characters: int) -> None:
         assert not any("counts" in line for line in chosen.describe())
 
 
+@pytest.mark.parametrize("characters", [2_400, 1_000_000])
+def test_an_exportable_config_is_chosen_on_request(characters: int) -> None:
+    """A text that repeats itself, and a time for which an ensemble is chosen otherwise."""
+    corpus = corpus_of(characters)
+    text = replace(TEXT, train_ids=len(corpus.train), repeated_part=0.2, pilot_repeated=0.1)
+    for exportable in (False, True):
+        base = load_config(None, [("model.exportable", exportable)])
+        chosen = plan(corpus, 20, base, difficulty=text, speed=fake_speed(text.V)).config.model
+        assert (chosen.obstacles() == []) == exportable
+        assert exportable or (chosen.counts and chosen.key_offset and chosen.ensemble > 1)
+
+
 @given(
     seen=st.floats(1e4, 9e5),
     more=st.floats(1.0, 10.0),

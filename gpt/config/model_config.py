@@ -1,5 +1,6 @@
 """Settings of the transformer's shape, such as its context length T and its width C."""
 
+import json
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -37,13 +38,22 @@ class ModelConfig(ConfigSection):
     ensemble: Annotated[int, Field(gt=0, le=64)] = fixed(
         1, "models that differ only in their seed; their predicted probabilities are averaged"
     )
+    exportable: bool = fixed(
+        False,
+        "use only what llama.cpp can run, for gpt export --to gguf: no counts, n-gram embeddings, "
+        "qk_norm, key_offset or ensemble",
+    )
 
     positions: Literal["learned", "rotary"] = fixed(
         "rotary",
         "learned position embeddings, or RoPE applied to queries and keys",
         group="model: attention, embeddings, MLP",
     )
-    qk_norm: bool = fixed(True, "normalise queries and keys, which bounds the attention scores")
+    qk_norm: bool = fixed(
+        lambda given: not given["exportable"],
+        "normalise queries and keys, which bounds the attention scores; null = true, or false if "
+        "exportable",
+    )
     attention_scale: Annotated[float, Field(gt=0, le=1000)] = fixed(
         1.0, "attention scores are attention_scale * q k / sqrt(head_size)"
     )
@@ -54,9 +64,9 @@ class ModelConfig(ConfigSection):
     )
     qkv_bias: bool = fixed(False, "add a bias to queries, keys and values")
     ngram: Layers = fixed(
-        4,
+        lambda given: 1 if given["exportable"] else 4,
         "embeddings that are summed at each position: those of its character and of the "
-        "ngram - 1 characters before it",
+        "ngram - 1 characters before it; null = 4, or 1 if exportable",
     )
     activation: Literal["gelu", "relu2"] = fixed(
         "relu2", "activation of the MLP: GELU, or the square of ReLU"
@@ -88,12 +98,41 @@ class ModelConfig(ConfigSection):
         T: int = info.data.get("T", attention_window)  # absent if it is wrong itself
         return min(attention_window, T)
 
+    def obstacles(self) -> list[str]:
+        """List the settings that llama.cpp has no architecture for, with the values it needs."""
+
+        def as_typed(value: float) -> str:
+            return json.dumps(value).removesuffix(".0")
+
+        needed = {
+            "counts": 0,
+            "ngram": 1,
+            "qk_norm": False,
+            "key_offset": False,
+            "ensemble": 1,
+            "head_size": self.C / self.n_head,
+            "value_size": self.head_size,
+        }
+        obstacles = [
+            f"model.{key} {as_typed(getattr(self, key))} (expected {as_typed(value)})"
+            for key, value in needed.items()
+            if getattr(self, key) != value
+        ]
+        if (self.positions, self.activation) == ("learned", "relu2"):
+            obstacles.append("model.positions learned with model.activation relu2 (expected gelu)")
+        return obstacles
+
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if "head_size" not in self.model_fields_set and self.C % self.n_head:
             raise ValueError(
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
                 f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
+            )
+        if self.exportable and (obstacles := self.obstacles()):
+            raise ValueError(
+                f"model.exportable: llama.cpp has no architecture for {', '.join(obstacles)}; "
+                f"change these settings, or leave out model.exportable"
             )
         if self.attention_window < self.T and not self.counts:
             raise ValueError(

@@ -26,7 +26,13 @@ def _html(run: ExportedRun, out: Path) -> None:
     export_html(run, out)
 
 
-FORMATS = {"html": ExportFormat(_html, ".html")}
+def _gguf(run: ExportedRun, out: Path) -> None:
+    from gpt.export.gguf_file import export_gguf
+
+    export_gguf(run, out)
+
+
+FORMATS = {"html": ExportFormat(_html, ".html"), "gguf": ExportFormat(_gguf, ".gguf")}
 
 
 def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False) -> None:

@@ -100,7 +100,8 @@ class Chooser:
         self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
         self.ranks, train = ranks, base.train
         self.shortest_split = min(len(corpus.train), len(corpus.val))
-        self.has_counts = bool(self._options("counts", (TRAIN_COUNTS,))[0])
+        exportable = base.model.exportable
+        self.has_counts = not exportable and bool(self._options("counts", (TRAIN_COUNTS,))[0])
         self.T = self._attention_window(LONGEST_CONTEXT)  # attention window of most networks
         self.large_T = self._attention_window(LARGE_CONTEXT)  # the same for large networks
         corpus.check_fits(self.T)
@@ -119,7 +120,7 @@ class Chooser:
             self.free = free_bytes() // ranks.local_size
         self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
         heads = {"n_head", "head_size", "key_offset"}
-        self.offsets_keys = repeats and not heads & base.model.model_fields_set
+        self.offsets_keys = repeats and not exportable and not heads & base.model.model_fields_set
         of_vocabulary = COUNTS_VOCABULARY_S * len(corpus.vocabulary)
         threads = base.threads if isinstance(base.threads, int) else torch.get_num_threads()
         self.counts_s = self.has_counts * (COUNTS_S + of_vocabulary) / (threads * ranks.size)
@@ -263,6 +264,7 @@ class Chooser:
                 refused = error
                 continue
             sizes = MEMBERS + LARGE_ENSEMBLES * self.speed.launches_kernels
+            sizes = (1,) if self.base.model.exportable else sizes
             for members in self._options("ensemble", sizes):
                 shapes.append((with_members(config, members), replace(choice, members=members)))
         if refused and not shapes:

@@ -1,0 +1,182 @@
+"""Export a model as a GGUF file, which llama.cpp and programs built on it load.
+
+llama.cpp has an architecture for three kinds of models:
+
+architecture   positions   activation
+nemotron       rotary      relu2
+starcoder2     rotary      gelu
+gpt2           learned     gelu
+
+llama.cpp has no tokenizer for characters. This file declares a byte-level BPE whose merges join the
+bytes of each character of the vocabulary, and nothing else. A prompt's characters outside the
+vocabulary are skipped. llama.cpp also needs a token that ends a text, or it would end texts at the
+token 11. It is added as the last id, with a probability of zero.
+
+Shapes: C channels, V vocabulary size.
+"""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt.config.schema import ModelConfig
+from gpt.errors import UsageError
+from gpt.export.exported_run import ExportedRun
+from gpt.inspection.output import write_out
+from gpt.runs.format import Tensors
+from gpt.text.vocabulary import Vocabulary
+
+ARCHITECTURES = {
+    ("rotary", "relu2"): "nemotron",
+    ("rotary", "gelu"): "starcoder2",
+    ("learned", "gelu"): "gpt2",
+}
+LAYER_NAMES = {
+    "attention_norm": "attn_norm",
+    "attention.projection": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp.expand": "ffn_up",
+    "mlp.projection": "ffn_down",
+}
+END = "<|endoftext|>"  # the name by which llama.cpp recognises the token that ends a text
+END_LOGIT = -1000.0  # in float32, the probability is zero
+NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; no UTF-8 has these two bytes
+
+
+def export_gguf(run: ExportedRun, out: Path) -> None:
+    """Write the model of `run` to the file `out`.
+
+    Raises:
+        UsageError: llama.cpp cannot compute the same as the model, or the package gguf is missing.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise UsageError(
+            "--to gguf: expected the package gguf, which is not installed; pip install gguf"
+        ) from None
+    checkpoint = run.checkpoint
+    model, vocabulary = checkpoint.config.model, checkpoint.vocabulary
+    _check(model, vocabulary)
+    writer = gguf.GGUFWriter(None, ARCHITECTURES[model.positions, model.activation])
+    writer.add_name(run.folder.resolve().name)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(model.T)
+    writer.add_embedding_length(model.C)
+    writer.add_block_count(model.n_layer)
+    writer.add_feed_forward_length(4 * model.C)
+    writer.add_head_count(model.n_head)
+    writer.add_head_count_kv(model.n_head)
+    writer.add_layer_norm_eps(1e-5)
+    if model.positions == "rotary":
+        writer.add_rope_dimension_count(model.head_size)
+        writer.add_rope_freq_base(10_000.0)
+    _add_tokenizer(writer, vocabulary)
+    for name, tensor in gguf_tensors(model, checkpoint.weights).items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.gguf")
+        writer.write_header_to_file(file)
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        write_out(out, file.read_bytes())
+
+
+def _check(model: ModelConfig, vocabulary: Vocabulary) -> None:
+    """Raise UsageError, which lists what llama.cpp lacks, unless it can run the model."""
+    obstacles = model.obstacles()
+    if vocabulary.unknown:
+        obstacles.append(f"{vocabulary.unknown} characters that share one id (expected 0)")
+    if obstacles:
+        raise UsageError(
+            f"--to gguf: llama.cpp has no architecture for {', '.join(obstacles)}; train a model "
+            f"with --set model.exportable=true, or choose another format"
+        )
+
+
+def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
+    """Return the tensors of a GGUF file by name: those of the model, and a row for the end token.
+
+    Args:
+        model: a config without `obstacles`.
+        weights: the parameters by name.
+    """
+    table = weights["token_embedding.weight"]  # (V, C)
+    tensors = {"token_embd.weight": np.pad(table, ((0, 1), (0, 0)))} | _output(weights)
+    if model.positions == "learned":
+        tensors["position_embd.weight"] = weights["position_embedding.weight"]
+    for name, weight in weights.items():
+        match = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
+        if match and match[2] in LAYER_NAMES:
+            tensors[f"blk.{match[1]}.{LAYER_NAMES[match[2]]}.{match[3]}"] = weight
+    for i in range(model.n_layer):
+        qkv = f"blocks.{i}.attention.qkv"
+        bias = weights.get(f"{qkv}.bias", np.zeros(3 * model.C, np.float32))
+        for kind, rows in (("weight", weights[f"{qkv}.weight"]), ("bias", bias)):
+            q, k, v = np.split(rows, 3)  # (C, C) each, or (C,)
+            parts = {"q": np.float32(model.attention_scale) * q, "k": k, "v": v}
+            if model.positions == "learned":
+                parts = {"qkv": np.concatenate([*parts.values()])}
+            tensors |= {f"blk.{i}.attn_{part}.{kind}": rows for part, rows in parts.items()}
+    return tensors
+
+
+def _output(weights: Tensors) -> Tensors:
+    """Return the last LayerNorm and the output layer, with a row of logit END_LOGIT.
+
+    llama.cpp's output layer has no bias, but the row needs one. A normalised vector n has mean 0.
+    If the LayerNorm has weight 1 and bias 1, its output is n + 1. A row of mean b / C, where b is
+    the bias, then has the logit row n + b. The rows of the model are changed accordingly.
+    """
+    scaled = weights["head.weight"] * weights["norm.weight"]  # (V, C)
+    bias = np.append(
+        weights["head.weight"] @ weights["norm.bias"], np.float32(END_LOGIT)
+    )  # (V + 1,)
+    C = scaled.shape[1]
+    rows = np.pad(scaled - scaled.mean(1, keepdims=True), ((0, 1), (0, 0))) + bias[:, None] / C
+    ones = np.ones(C, np.float32)
+    return {
+        "output_norm.weight": ones,
+        "output_norm.bias": ones,
+        "output.weight": rows.astype(np.float32),
+    }
+
+
+def _add_tokenizer(writer: Any, vocabulary: Vocabulary) -> None:
+    pieces = [bytes([i]) for i in range(256)]
+    if not vocabulary.is_bytes:
+        pieces = [character.encode() for character in vocabulary.characters]
+    merges = [
+        f"{_symbols(piece[:i])} {_symbols(piece[i : i + 1])}"
+        for piece in pieces
+        for i in range(1, len(piece))
+    ]
+    tokens = [*map(_symbols, pieces), END]
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")  # one that does not remove spaces before punctuation
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(pieces) + [3])  # normal, control
+    writer.add_token_merges([*dict.fromkeys(merges)] or [NEVER_MERGED])
+    writer.add_bos_token_id(len(pieces))
+    writer.add_eos_token_id(len(pieces))
+    writer.add_add_bos_token(False)
+
+
+def _symbols(piece: bytes) -> str:
+    """Return the characters by which GPT-2's BPE writes bytes."""
+    return "".join(BYTE_SYMBOLS[byte] for byte in piece)
+
+
+def _byte_symbols() -> list[str]:
+    """Return the character for each byte: itself if it is visible, else one from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
+
+
+BYTE_SYMBOLS = _byte_symbols()
