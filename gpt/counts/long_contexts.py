@@ -124,7 +124,7 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
     is the number of distinct ids.
     """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
-    n, length = len(reversed_ids), longest_context(V + 1) + 1  # ids that fit into 63 bits
+    n, length = len(reversed_ids), _ids_of_key(V)
     # number the contexts by their first `length` ids; then double the length (Manber and Myers)
     padded = np.concatenate([reversed_ids, np.full(length, V)]).astype(np.int64)
     keys = np.zeros(n, np.int64)
@@ -138,3 +138,16 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
         length *= 2
     places = np.argsort(keys, kind="stable")
     return LongContexts(reversed_ids, places[places > 0].astype(np.int32), orders, V)
+
+
+def compared_ids(V: int, orders: Sequence[int]) -> int:
+    """Return how many ids of each context `index_contexts` compares: at least the last order."""
+    length = _ids_of_key(V)
+    while length < orders[-1]:
+        length *= 2
+    return length
+
+
+def _ids_of_key(V: int) -> int:
+    """Return how many ids, of V distinct ones and a mark for missing ones, fit into 63 bits."""
+    return longest_context(V + 1) + 1

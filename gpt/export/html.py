@@ -6,9 +6,8 @@ The page contains three kinds of elements for the script that runs the model:
     <script type="application/octet-stream" id="weights">   base64 of raw deflate; "counts" likewise
     <script type="text/plain" id="worker">                  the source of the worker, see worker.js
 
-The bytes of `weights` are those of the arrays in `header.arrays`, in this order, each padded with
-zeros to a multiple of ALIGNMENT bytes. The bytes of `counts` are the ids of the train split, from
-which the worker counts n-grams: this takes a twentieth of the space of the counts.
+`header.arrays` lists the arrays in the bytes of `weights`, and `header.counts.arrays` those in the
+bytes of `counts`.
 """
 
 import base64
@@ -17,14 +16,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpt.export.exported_run import ExportedRun
+from gpt.export.page_counts import page_counts
 from gpt.export.shipped_weights import MEASURED_IDS, ShippedWeights, choose_rounding
 from gpt.inspection.output import write_out
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.status import phase
 
-ALIGNMENT = 4  # bytes
+Arrays = dict[str, NDArray[np.generic]]
+
+ALIGNMENT = 4  # bytes to which each array is padded
 # joined to one script, in this order
 WORKER_FILES = (
     "arrays.js",
@@ -54,12 +59,17 @@ def html_page(run: ExportedRun) -> bytes:
 
     with phase("choosing the precision of the weights"):
         shipped = choose_rounding(run.checkpoint, run.val)
+    header = page_header(run.folder.resolve().name, run.checkpoint, shipped)
+    data = {"weights": shipped.arrays}
+    if run.checkpoint.mixture is not None and (counts := page_counts(run.checkpoint.mixture)):
+        values, data["counts"] = counts
+        header["counts"] = values | {"arrays": _entries(data["counts"])}
     environment = Environment(
         loader=PackageLoader("gpt.export", "page"), autoescape=True, undefined=StrictUndefined
     )
     page = environment.get_template("page.html").render(
-        header=page_header(run.folder.resolve().name, run.checkpoint, shipped),
-        data={"weights": _packed(_weights_bytes(shipped))},
+        header=header,
+        data={name: _packed(arrays) for name, arrays in data.items()},
         worker=Markup(worker_source()),
     )
     return page.encode()
@@ -107,24 +117,26 @@ def page_header(title: str, checkpoint: CheckpointData, shipped: ShippedWeights)
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
         "seed": config.seed,
-        "arrays": [
-            {"name": name, "dtype": array.dtype.name, "shape": array.shape}
-            for name, array in shipped.arrays.items()
-        ],
+        "arrays": _entries(shipped.arrays),
         "counts": None,
     }
 
 
-def _weights_bytes(shipped: ShippedWeights) -> bytes:
-    """Return the bytes of all arrays, little-endian, each padded to a multiple of ALIGNMENT."""
-    parts = []
-    for array in shipped.arrays.values():
+def _entries(arrays: Arrays) -> list[dict[str, Any]]:
+    """Return the name, type and shape of each array, as JSON values."""
+    return [
+        {"name": name, "dtype": array.dtype.name, "shape": array.shape}
+        for name, array in arrays.items()
+    ]
+
+
+def _packed(arrays: Arrays) -> str:
+    """Return the bytes of all arrays, compressed by raw deflate and encoded in base64.
+
+    Each array is little-endian, and padded with zeros to a multiple of ALIGNMENT bytes.
+    """
+    compressor, parts = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS), []
+    for array in arrays.values():
         content = array.astype(array.dtype.newbyteorder("<")).tobytes()
-        parts += [content, bytes(-len(content) % ALIGNMENT)]
-    return b"".join(parts)
-
-
-def _packed(content: bytes) -> str:
-    """Compress `content` by raw deflate, and encode it in base64."""
-    compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return base64.b64encode(compressor.compress(content) + compressor.flush()).decode()
+        parts += [compressor.compress(content + bytes(-len(content) % ALIGNMENT))]
+    return base64.b64encode(b"".join([*parts, compressor.flush()])).decode()
