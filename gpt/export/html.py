@@ -35,6 +35,7 @@ WORKER_FILES = (
     "arrays.js",
     "random.js",
     "sampler.js",
+    "kernel.js",
     "linear.js",
     "network.js",
     "ngram_tree.js",

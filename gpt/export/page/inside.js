@@ -35,8 +35,8 @@ function attention(model, { ids, position, skip = 0 }) {
  * - start: index of the first id of the context
  * - streams: the residual stream (C) before the first layer (the embedding), and after each layer
  * - lens: for each stream, the ten likeliest next ids [id, probability] if the output layer read it
- * - query (head_size), keys (n x head_size), scores (n) before the softmax, weights (n), values
- *   (n x value_size) and output (value_size): those of the head `head` in the layer `layer`
+ * - query (head_size), keys (n x head_size), scores (n) before the softmax, weights (n) and output
+ *   (value_size): those of the head `head` in the layer `layer`
  * - hidden (4 C): the activations of the MLP in the layer `layer`
  * - network (V): the probabilities of the network; of an ensemble, their mean
  * - counts: null without n-gram counts; else the `names` of the experts (predictors by counts),
@@ -47,18 +47,16 @@ function inside(model, { ids, position, layer, head, skip = 0 }) {
   const { trace, context, text, generated, start } = traced(model, ids, position, skip);
   const [network] = model.networks;
   const { n_head: H, head_size: hs, value_size: vs } = network.config;
-  const { keys, values } = network.blocks[layer];
+  const { keys } = network.blocks[layer];
   const { qkv, attended, weights, scores, hidden } = trace.layers[layer];
   const firstKey = head * (model.T + 1) * hs;
-  const firstValue = head * model.T * vs;
   const { counts, probabilities, network: byNetwork } = predictions(model, text, generated);
   return {
     start,
     streams: trace.streams,
-    lens: trace.streams.map((x) => likeliest(Float64Array.from(network.predict(x, 1)))),
+    lens: trace.streams.map((x) => lens(network, x)),
     query: qkv.slice(head * hs, (head + 1) * hs),
     keys: keys.slice(firstKey, firstKey + context.length * hs),
-    values: values.slice(firstValue, firstValue + context.length * vs),
     scores: scores[head],
     weights: weights[head],
     output: attended.slice(head * vs, (head + 1) * vs),
@@ -67,6 +65,12 @@ function inside(model, { ids, position, layer, head, skip = 0 }) {
     counts,
     probabilities,
   };
+}
+
+/** Return the ten likeliest ids if the output layer reads a vector of the residual stream. */
+function lens(network, x) {
+  network.x.set(x);
+  return likeliest(Float64Array.from(network.predict(1)));
 }
 
 /** Return the probabilities of the network, of the counts and of both, after a text. */

@@ -18,11 +18,18 @@ class LongContexts {
     this.V = V;
     this.orders = orders;
     this.longest = orders[orders.length - 1];
-    // `count` ids before place p are text[p - 1], text[p - 2], ...; V stands for missing ones
-    let places = Uint32Array.from({ length: text.length - 1 }, (_, i) => text.length - 1 - i);
-    for (let back = compared; back >= 1; back--) {
-      places = sortedBy(places, (p) => (p < back ? V : text[p - back]), 0, V + 1);
+    // the ids before place p are text[p - 1], text[p - 2], ...; V stands for missing ones
+    const padded = new Uint16Array(compared + text.length).fill(V);
+    padded.set(text, compared);
+    let places = Uint32Array.from({ length: text.length - 1 }, (_, i) => compared + text.length - 1 - i);
+    const base = V + 1;
+    if (base ** 2 <= 65536) { // sort by two ids at once
+      const pairs = padded.map((id, i) => id * base + (i ? padded[i - 1] : V));
+      for (let back = compared; back >= 2; back -= 2) places = sortedBy(places, pairs, back - 1, base ** 2);
     }
+    const single = base ** 2 <= 65536 ? compared % 2 : compared;
+    for (let back = single; back >= 1; back--) places = sortedBy(places, padded, back, base);
+    places = places.map((place) => place - compared);
     this.places = places;
   }
 

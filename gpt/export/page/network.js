@@ -14,15 +14,22 @@ class Network {
   constructor(config, V, weights, prefix = "") {
     const { C, n_head: H, head_size: hs, value_size: vs, n_layer, ngram } = config;
     const T = config.attention_window;
-    const layer = (name, inputs, outputs) => ({
-      weight: weights[`${prefix}${name}.weight`],
-      bias: weights[`${prefix}${name}.bias`] ?? null,
-      inputs,
-      outputs,
-    });
+    const arena = new Arena();
+    const filled = []; // layers whose arrays are copied into the arena
+    const layer = (name, inputs, outputs) => {
+      const parts = { weight: weights[`${prefix}${name}.weight`], bias: weights[`${prefix}${name}.bias`] };
+      const created = { inputs, outputs, bias: null };
+      for (const [part, array] of Object.entries(parts)) {
+        if (!array) continue;
+        arena.reserve(created, part, array.length);
+        filled.push([created, part, array]);
+      }
+      return created;
+    };
     this.config = config;
     this.V = V;
     this.T = T;
+    this.arena = arena;
     this.tables = [weights[`${prefix}token_embedding.weight`]];
     for (let i = 0; i < ngram - 1; i++) {
       this.tables.push(weights[`${prefix}ngram_embeddings.${i}.weight`]);
@@ -31,31 +38,33 @@ class Network {
     this.blocks = [];
     for (let i = 0; i < n_layer; i++) {
       const name = `blocks.${i}.`;
-      this.blocks.push({
+      const block = {
         attentionNorm: layer(`${name}attention_norm`, C, C),
         qkv: layer(`${name}attention.qkv`, C, H * (2 * hs + vs)),
         projection: layer(`${name}attention.projection`, H * vs, C),
         mlpNorm: layer(`${name}mlp_norm`, C, C),
         expand: layer(`${name}mlp.expand`, C, 4 * C),
         contract: layer(`${name}mlp.projection`, 4 * C, C),
-        // by head, then by position; an offset key has channels of the next position, too
-        keys: new Float32Array(H * (T + 1) * hs),
-        values: new Float32Array(H * T * vs),
-      });
+      };
+      // (H, T + 1, hs): an offset key has channels of the next position, too
+      arena.reserve(block, "keys", H * (T + 1) * hs);
+      arena.reserve(block, "values", H * vs * T); // (H, vs, T)
+      this.blocks.push(block);
     }
     this.norm = layer("norm", C, C);
     this.head = layer("head", C, V);
     this.rotations = config.positions === "rotary" ? rotations(T, hs) : null;
     this.ids = []; // the ids whose keys and values are cached
-    const room = (size) => new Float32Array(PASS_IDS * size);
-    this.x = room(C); // the residual stream
-    this.normal = room(C);
-    this.qkv = room(H * (2 * hs + vs));
-    this.attended = room(H * vs);
-    this.added = room(C);
-    this.hidden = room(4 * C);
-    this.logits = room(V);
-    this.scores = new Float32Array(T);
+    arena.reserve(this, "x", PASS_IDS * C); // the residual stream
+    arena.reserve(this, "normal", PASS_IDS * C);
+    arena.reserve(this, "qkv", PASS_IDS * H * (2 * hs + vs));
+    arena.reserve(this, "attended", PASS_IDS * H * vs);
+    arena.reserve(this, "added", PASS_IDS * C);
+    arena.reserve(this, "hidden", PASS_IDS * 4 * C);
+    arena.reserve(this, "logits", PASS_IDS * V);
+    arena.reserve(this, "scores", T);
+    arena.open();
+    for (const [owner, name, array] of filled) owner[name].set(array);
   }
 
   /**
@@ -98,17 +107,17 @@ class Network {
     for (const block of this.blocks) {
       trace?.streams.push(this.x.slice(0, C));
       layerNorm(this.x, n, C, this.normal, block.attentionNorm);
-      linear(block.qkv, this.normal, n, this.qkv);
+      linear(this.arena, block.qkv, this.normal, n, this.qkv);
       this.rotate(start, n);
       this.store(block, start, n);
       const traced = trace && { scores: [], weights: [] };
       for (let row = 0; row < n; row++) this.attend(block, start + row, row, traced);
-      linear(block.projection, this.attended, n, this.added);
+      linear(this.arena, block.projection, this.attended, n, this.added);
       for (let k = 0; k < n * C; k++) this.x[k] += this.added[k];
       layerNorm(this.x, n, C, this.normal, block.mlpNorm);
-      linear(block.expand, this.normal, n, this.hidden);
+      linear(this.arena, block.expand, this.normal, n, this.hidden);
       activate(this.hidden, n * 4 * C, activation);
-      linear(block.contract, this.hidden, n, this.added);
+      linear(this.arena, block.contract, this.hidden, n, this.added);
       for (let k = 0; k < n * C; k++) this.x[k] += this.added[k];
       trace?.layers.push(Object.assign(traced, {
         qkv: this.qkv.slice(0, block.qkv.outputs),
@@ -117,13 +126,13 @@ class Network {
       }));
     }
     trace?.streams.push(this.x.slice(0, C));
-    return wantLogits ? this.predict(this.x, n) : null;
+    return wantLogits ? this.predict(n) : null;
   }
 
-  /** Return the logits (n x V) of n vectors of the residual stream. */
-  predict(x, n) {
-    layerNorm(x, n, this.config.C, this.normal, this.norm);
-    linear(this.head, this.normal, n, this.logits);
+  /** Return the logits (n x V) of the n vectors of the residual stream. */
+  predict(n) {
+    layerNorm(this.x, n, this.config.C, this.normal, this.norm);
+    linear(this.arena, this.head, this.normal, n, this.logits);
     return this.logits.subarray(0, n * this.V);
   }
 
@@ -173,13 +182,13 @@ class Network {
         const k = row * width + (H + head) * hs;
         const v = row * width + 2 * H * hs + head * vs;
         const key = (head * (this.T + 1) + start + row) * hs;
-        const value = (head * this.T + start + row) * vs;
+        const value = head * vs * this.T + start + row;
         for (let i = 0; i < hs; i++) {
           const isMoved = key_offset && i % half >= staying; // to the key of the next position
           block.keys[key + i + (isMoved ? hs : 0)] = this.qkv[k + i];
           if (isMoved && start + row === 0) block.keys[key + i] = 0;
         }
-        for (let i = 0; i < vs; i++) block.values[value + i] = this.qkv[v + i];
+        for (let i = 0; i < vs; i++) block.values[value + i * this.T] = this.qkv[v + i];
       }
     }
   }
@@ -188,23 +197,18 @@ class Network {
   attend(block, position, row, traced) {
     const { n_head: H, head_size: hs, value_size: vs, attention_scale } = this.config;
     const scale = attention_scale / Math.sqrt(hs);
-    const { scores, attended } = this;
+    const { T, arena, scores, attended } = this;
     const count = position + 1;
     for (let head = 0; head < H; head++) {
       const query = row * H * (2 * hs + vs) + head * hs;
-      const keys = head * (this.T + 1) * hs;
-      for (let s = 0; s < count; s++) {
-        scores[s] = scale * dot(this.qkv, query, block.keys, keys + s * hs, hs);
-      }
+      const { keys, values } = block;
+      arena.multiply(keys, head * (T + 1) * hs, hs, this.qkv, query, scores, 0, hs, count);
+      for (let s = 0; s < count; s++) scores[s] *= scale;
       traced?.scores.push(scores.slice(0, count));
-      softmax(scores, 0, count);
+      softmax(scores, count);
       traced?.weights.push(scores.slice(0, count));
       const out = (row * H + head) * vs;
-      attended.fill(0, out, out + vs);
-      for (let s = 0, i = head * this.T * vs; s < count; s++) {
-        const weight = scores[s];
-        for (let k = 0; k < vs; k++, i++) attended[out + k] += weight * block.values[i];
-      }
+      arena.multiply(values, head * vs * T, T, scores, 0, attended, out, count, vs);
     }
   }
 }

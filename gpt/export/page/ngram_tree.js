@@ -26,16 +26,18 @@ function countNgrams(text, V, N) {
   let order = Uint32Array.from({ length }, (_, p) => p);
   let ranks = new Uint32Array(length); // of the n-gram that ends at each position
   for (let j = 1; j <= N + 1; j++) {
-    order = sortedBy(order, (p) => text[p - j + 1], j - 1, V);
+    order = sortedBy(order, text, j - 1, V);
     const level = { ids: new text.constructor(order.length), counts: new Uint32Array(order.length) };
     const longerRanks = new Uint32Array(length);
     const parents = j > 1 ? new Uint32Array(levels[j - 2].ids.length) : null;
     let size = 0;
     let isCounted = true; // whether the current node was counted in the level before
+    let [first, shorter] = [-1, -1]; // the first id of the current n-gram, and the rank of the rest
     for (let i = 0; i < order.length; i++) {
-      const [p, q] = [order[i], order[i - 1]];
-      const isNew = i === 0 || text[p - j + 1] !== text[q - j + 1] || ranks[p] !== ranks[q];
-      if (isNew) {
+      const p = order[i];
+      const rank = ranks[p];
+      if (text[p - j + 1] !== first || rank !== shorter) {
+        [first, shorter] = [text[p - j + 1], rank];
         level.ids[size++] = text[p];
         if (parents) parents[ranks[p - 1]]++;
         isCounted = false;
@@ -43,7 +45,7 @@ function countNgrams(text, V, N) {
       longerRanks[p] = size - 1;
       if (p < N) continue;
       if (j === N + 1) level.counts[size - 1]++;
-      if (!isCounted && j > 1) levels[j - 2].counts[ranks[p]]++;
+      if (!isCounted && j > 1) levels[j - 2].counts[rank]++;
       isCounted = true;
     }
     level.ids = level.ids.slice(0, size);
@@ -57,22 +59,26 @@ function countNgrams(text, V, N) {
 }
 
 /**
- * Return the positions from `first` on, stably sorted by a key from 0 to `keys` - 1.
+ * Return the positions p >= back, stably sorted by keys[p - back]. This is counting sort.
  *
- * This is counting sort.
+ * @param {Uint32Array} positions
+ * @param {TypedArray} keys - numbers from 0 to `size` - 1.
+ * @param {number} back
+ * @param {number} size
  */
-function sortedBy(positions, keyOf, first, keys) {
-  const starts = new Uint32Array(keys + 1);
+function sortedBy(positions, keys, back, size) {
+  const starts = new Uint32Array(size + 1);
   let total = 0;
   for (let i = 0; i < positions.length; i++) {
-    if (positions[i] < first) continue;
-    starts[keyOf(positions[i]) + 1]++;
+    if (positions[i] < back) continue;
+    starts[keys[positions[i] - back] + 1]++;
     total++;
   }
-  for (let key = 1; key <= keys; key++) starts[key] += starts[key - 1];
+  for (let key = 1; key <= size; key++) starts[key] += starts[key - 1];
   const sorted = new Uint32Array(total);
   for (let i = 0; i < positions.length; i++) {
-    if (positions[i] >= first) sorted[starts[keyOf(positions[i])]++] = positions[i];
+    const p = positions[i];
+    if (p >= back) sorted[starts[keys[p - back]]++] = p;
   }
   return sorted;
 }
