@@ -42,5 +42,6 @@ def page_counts(mixture: Mixture) -> tuple[dict[str, Any], dict[str, NDArray[Any
 
 def _same(counts: NgramCounts, others: NgramCounts) -> bool:
     """Return whether two tables of n-grams are equal."""
-    pairs = zip([*counts.keys, *counts.counts], [*others.keys, *others.counts], strict=True)
-    return all(np.array_equal(one, other) for one, other in pairs)
+    return all(map(np.array_equal, counts.keys, others.keys)) and all(
+        map(np.array_equal, counts.counts, others.counts)
+    )
