@@ -16,6 +16,8 @@ import hypothesis
 import pytest
 
 from gpt.config.schema import Config
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
 from tests import program
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -78,27 +80,32 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for the disk: what is killed needs no sync, and no test cuts the power."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+@pytest.fixture(scope="session", autouse=True)
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Leave out what takes long; return what draws the attention of a run.
 
-
-@pytest.fixture(autouse=True)
-def no_status_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No status line appears where the machine is slow; tests of them set the delay to 0."""
-    monkeypatch.setattr("gpt.status.DELAY_S", float(HANGS_S))
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run draws its attention, which takes four times as long as all else that it does here.
-
-    Tests marked `pictures` do.
+    No test waits for the disk: what is killed needs no sync. No status line appears where the
+    machine is slow; tests of them set the delay to 0. Fixtures of a module share a cache.
     """
-    if "pictures" not in request.keywords:
+    from gpt.training.callbacks.tensorboard import TensorBoard
+
+    draw = TensorBoard.draw_attention
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("os.fsync", lambda descriptor: None)
+        patch.setattr("gpt.status.DELAY_S", float(HANGS_S))
+        patch.setattr(TensorBoard, "draw_attention", lambda *arguments: None)
+        yield draw
+
+
+@pytest.fixture(autouse=True)
+def pictures(
+    request: pytest.FixtureRequest, quick: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draw the attention of runs in tests that are marked so. It takes longer than the runs."""
+    if "pictures" in request.keywords:
         drawing = "gpt.training.callbacks.tensorboard.TensorBoard.draw_attention"
-        monkeypatch.setattr(drawing, lambda *arguments: None)
+        monkeypatch.setattr(drawing, quick)
 
 
 @pytest.fixture
@@ -134,6 +141,11 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "pangram.txt"
     path.write_text(PANGRAM * 29, encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_source(str(text_file)))
 
 
 @contextmanager

@@ -45,7 +45,6 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "pangram.txt").write_text(PANGRAM * 29)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.chdir(folder)
         api.train(small(data__source="pangram.txt", sample__length=17), run_dir="runs/small")
     return folder / "runs/small"

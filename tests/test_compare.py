@@ -43,22 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "other.txt").write_text(TEXT.replace("quick", "slow"), "utf-8")
     text, config = str(folder / "text.txt"), small(threads=1)
     settings = {"train.learning_rate": RATES}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setattr("gpt.training.callbacks.tensorboard.TensorBoard.draw_attention", ignore)
-        api.sweep(config, text=text, settings=settings, seeds=3, run_dir=folder / "sweep")
-        for name, changes in (
-            ("bytes", {"data.vocabulary": "bytes"}),
-            ("rare", {"data.max_vocabulary": 17}),
-            ("other", {"data.source": str(folder / "other.txt")}),
-        ):
-            settings = {"data.source": text} | changes
-            api.train(config, settings=settings, run_dir=folder / name)
+    api.sweep(config, text=text, settings=settings, seeds=3, run_dir=folder / "sweep")
+    for name, changes in (
+        ("bytes", {"data.vocabulary": "bytes"}),
+        ("rare", {"data.max_vocabulary": 17}),
+        ("other", {"data.source": str(folder / "other.txt")}),
+    ):
+        settings = {"data.source": text} | changes
+        api.train(config, settings=settings, run_dir=folder / name)
     return folder
-
-
-def ignore(*arguments: object) -> None:
-    """Draw nothing."""
 
 
 # --- intervals ---

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import gpt as package
 from gpt.config.schema import Config
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, Interrupted, UsageError
-from gpt.model.ensemble import LanguageModel, make_model, members_of
+from gpt.model.ensemble import make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
@@ -23,16 +22,11 @@ from gpt.training.build_step import build_step
 from gpt.training.start import train
 from gpt.training.teacher import Teacher
 from tests.conftest import load, metrics_of, small
+from tests.test_model import shaken
 
 pytestmark = pytest.mark.precision
 
 CPU = torch.device("cpu")
-LM = TypeVar("LM", bound=LanguageModel)
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 @pytest.fixture
@@ -49,13 +43,6 @@ def weights_of(run: str) -> dict[str, bytes]:
     return {name: w.tobytes() for name, w in read_checkpoint(Path(run), "last").weights.items()}
 
 
-def shaken(model: LM) -> LM:
-    draws = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
-    return model.eval()
-
-
 @torch.no_grad()
 def test_the_loss_is_the_cross_entropy_with_the_mixed_targets(corpus: Corpus) -> None:
     """Character by character, by each member of the teacher, to whom no token is dropped out."""
@@ -64,11 +51,11 @@ def test_the_loss_is_the_cross_entropy_with_the_mixed_targets(corpus: Corpus) ->
     of_teacher, model = make_model(small(model__ensemble=2).model, V), GPT(config.model, V)
     step = build_step(
         config,
-        shaken(model),
+        shaken(model, 5),
         CPU,
         SINGLE,
         corpus.train,
-        teacher=Teacher(shaken(of_teacher), ""),
+        teacher=Teacher(shaken(of_teacher, 5), ""),
     )
     text = torch.from_numpy(corpus.train[: 3 * 14].astype("int64")).view(3, 14)
     x, y = text[:, :-1].clone(), text[:, 1:]

@@ -20,8 +20,7 @@ from gpt.model.ensemble import Ensemble, make_model
 from gpt.model.transformer import count_parameters
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import member_seed
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import build_step
 from gpt.training.start import train
@@ -32,11 +31,6 @@ pytestmark = pytest.mark.precision
 
 K, CPU = 3, torch.device("cpu")
 ALPHABET = Vocabulary.of("abcdefghijk")
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 def ensemble(**changes: Any) -> Config:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +11,8 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.batches import spread_windows
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from tests.conftest import small
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ from gpt.runs.lock import LOCK, locked
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.runs.recovery import recover
 from gpt.text import batches
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.step import TrainStep
@@ -47,11 +46,6 @@ from tests.test_training import RISING
 
 CPU = torch.device("cpu")
 PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 def weights_of(run: Path, which: str = "last") -> dict[str, bytes]:
@@ -132,19 +126,18 @@ def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
     assert kills > 15
 
 
-@pytest.mark.precision
 def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """A half-written folder that a kill left once kept the run from ever saving that step."""
     work = Work(tmp_path, corpus)
     tallies = [
-        killed_at_random(work, kills=2, seed=1),
-        *killed_at_operations(work, kills=5, second_kills=2, seed=1),
-        killed_in_overwrite(work, kills=2),
+        killed_at_random(work, kills=1, seed=1),
+        *killed_at_operations(work, kills=3, second_kills=1, seed=1),
+        killed_in_overwrite(work, kills=1),
     ]
     assert [tally.failures for tally in tallies] == [[], [], [], []]
-    assert [tally.tries for tally in tallies][:2] == [2, 5]
+    assert [tally.tries for tally in tallies][:2] == [1, 3]
 
 
 @pytest.mark.parametrize("operation", [3, 5, 8, 11])
@@ -168,12 +161,9 @@ def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(
 ) -> None:
     """Its members train in threads, and may be a step apart when they are killed."""
     work = Work(tmp_path, corpus)
-    tallies = [
-        killed_at_random(work, kills=1, seed=2, ensemble=3),
-        *killed_at_operations(work, kills=2, second_kills=1, seed=2, ensemble=3),
-    ]
-    assert [tally.failures for tally in tallies] == [[], [], []]
-    assert [tally.tries for tally in tallies][:2] == [1, 2]
+    tallies = killed_at_operations(work, kills=2, second_kills=1, seed=2, ensemble=3)
+    assert [tally.failures for tally in tallies] == [[], []]
+    assert tallies[0].tries == 2
 
 
 def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(
@@ -404,13 +394,10 @@ def test_nohup_is_obeyed(training: Start) -> None:
 
 
 @pytest.mark.precision
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_two_processes_and_two_environments_give_the_same_bits(
-    text_file: Path, threads: str
-) -> None:
+def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) -> None:
     Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
     for run, seed in (("a", "0"), ("b", "77")):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "LANG": "C"}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "2", "LANG": "C"}
         command = [*COMMAND, "train", "--config", "c.yaml", "--run-dir", run]
         subprocess.run(command, env=environment, check=True, capture_output=True)
     assert weights_of(Path("a")) == weights_of(Path("b"))

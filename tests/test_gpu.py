@@ -16,8 +16,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.dry_run import estimate
 from gpt.training.start import train
@@ -29,11 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning"),  # torch's compiler
 ]
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 def test_auto_takes_cuda_and_bf16() -> None:

@@ -206,7 +206,9 @@ def test_what_the_recipe_brings_is_in_the_record_of_experiments() -> None:
 
 
 def test_each_part_more_learns_more() -> None:
-    losses = table("training", "nats per character of the val")
+    page = build_page("training", SEED)
+    values = next(p["values"] for p in page.parts if "nats per character" in p.get("table", ""))
+    losses = torch.tensor(values)
     before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
     corpus = load_corpus(open_source("python-docs"))
     assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 5, abs=1e-5)
@@ -214,6 +216,7 @@ def test_each_part_more_learns_more() -> None:
     assert before[0] > bigram + 1 > average + 0.9
     assert average > one_head + 0.1 > four_heads + 0.2 > one_block + 0.2
     assert losses[:, 2].tolist() == pytest.approx([math.exp(x) for x in after], rel=1e-4)
+    assert f"To the bigram's, {bigram:.4f}" in page.parts[-1]["answer"]
 
 
 def test_adam_is_torchs() -> None:

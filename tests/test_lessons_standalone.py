@@ -54,6 +54,26 @@ def test_a_written_model_is_a_program_that_trains_and_writes(
     assert len(sample) == 202  # the first character, 200 that are drawn, and a line end
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected the name of a UTF-8 text, got an error: .*No such file"),
+        (b"caf\xe9", "expected the name of a UTF-8 text, got an error: .*0xe9"),
+        (b"short", "expected a train split longer than T = 64, got 4"),
+    ],
+)
+def test_a_text_that_a_written_model_cannot_train_on_ends_in_one_line(
+    gpt: Gpt, monkeypatch: pytest.MonkeyPatch, text: bytes | None, message: str
+) -> None:
+    """Bug: it ended in a traceback."""
+    assert gpt("explain", "recipe", "--write", "gpt.py")[0] == 0
+    if text is not None:
+        Path("text.txt").write_bytes(text)
+    monkeypatch.setattr(sys, "argv", ["gpt.py", "text.txt"])
+    with pytest.raises(SystemExit, match=message):
+        runpy.run_path("gpt.py", run_name="__main__")
+
+
 def test_the_written_gpt_has_the_logits_of_production(written: dict[str, Any]) -> None:
     sizes = {"T": 13, "C": 35, "n_layer": 3, "n_head": 5, "head_size": 7, "value_size": 7}
     form = load_config("classic").model.model_dump(exclude={"attention_window"})

@@ -29,8 +29,7 @@ from gpt.model.transformer import GPT
 from gpt.recipe.speed import measure_paces
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine, replayed
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
@@ -41,11 +40,6 @@ from gpt.training.step import TrainStep
 from gpt.training.time_budget import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -24,25 +23,20 @@ def python_lines() -> str:
 
 
 def test_the_lines_of_python_run_in_a_fresh_process(tmp_path: Path) -> None:
+    """And in a thread of it: a signal handler can only be installed in the main thread."""
     (tmp_path / "my.txt").write_text(TEXT, "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", python_lines()], capture_output=True, text=True, check=True
+    program = (
+        "import sys, threading\n"
+        "thread = threading.Thread(target=exec, args=(sys.argv[1], {}))\n"
+        "thread.start()\n"
+        "thread.join()"
     )
+    command = [sys.executable, "-c", program, python_lines()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "'kind': 'evaluation'" in done.stdout
     shapes = re.findall(r"torch\.Size\(\[(.*?)\]\)", done.stdout)
     V = len(set(TEXT))
     assert shapes == [f"3, {V}", "2, 2, 9, 9"]
-
-
-def test_the_lines_of_python_run_in_a_thread(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A signal handler can only be installed in the main thread."""
-    (tmp_path / "my.txt").write_text(TEXT, "utf-8")
-    thread = threading.Thread(target=lambda: exec(python_lines(), {}))
-    thread.start()
-    thread.join()
-    assert "torch.Size([2, 2, 9, 9])" in capsys.readouterr().out
 
 
 def test_pandas_loads_the_metrics_of_a_run_in_one_line() -> None:

@@ -29,8 +29,7 @@ from gpt.runs.lock import is_running, locked
 from gpt.runs.read import read_checkpoint, read_to_resume
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.write import write_checkpoint
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.start import train
 from tests.conftest import rehash, small, wait_until
@@ -243,11 +242,6 @@ def test_a_folder_between_two_names_is_put_back() -> None:
 
 
 # --- resuming ---
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:

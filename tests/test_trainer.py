@@ -19,8 +19,7 @@ from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text import batches
-from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.evaluator import Progress
 from gpt.training.resume import RunState
@@ -33,11 +32,6 @@ from tests.conftest import metrics_of, small
 from tests.test_training import RISING, same_weights
 
 pytestmark = pytest.mark.precision
-
-
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
 
 
 # --- events ---

@@ -45,11 +45,6 @@ pytestmark = pytest.mark.precision
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_source(str(text_file)))
-
-
 def weights_of(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
     return load(run, which).state_dict()  # type: ignore[no-any-return]
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
@@ -50,15 +50,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of KINDS, of one text."""
     folder = tmp_path_factory.mktemp("vocabularies")
     (folder / "text.txt").write_text(TEXT, "utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        for kind, settings in KINDS.items():
-            train(folder, kind, **settings)
-        yield folder
+    for kind, settings in KINDS.items():
+        train(folder, kind, **settings)
+    return folder
 
 
 def train(folder: Path, name: str, **settings: Any) -> Any:

@@ -69,32 +69,25 @@ def evaluate(
     with phase("loading the model"):
         from gpt.evaluation.evaluation_report import evaluate_text
 
-        module = model.module
+        module, mixture = model.module, model.checkpoint.mixture
     with default_modes():
         report = evaluate_text(
             module,
             scored,
-            mixture=model.checkpoint.mixture,
+            mixture=mixture,
             stride=stride,
             by=[by] if isinstance(by, str) else by,
             surprise=surprise,
         )
     if dynamic:
-        report = replace(report, adaptive_loss=_adaptive_loss(model, scored))
+        from gpt.evaluation.adaptive_loss import adaptive_loss
+
+        with phase("scoring the text with a model that learns from it"), default_modes():
+            loss = adaptive_loss(module, scored.ids, scored.vocabulary, mixture)
+        report = replace(report, adaptive_loss=scored.units.per_character(loss))
     if memorisation:
         return replace(report, memorisation=_memorisation(model, scored))
     return report
-
-
-def _adaptive_loss(model: "Model", text: "ScoredText") -> float:
-    """Compute the loss, in nats per character, of a copy of the model that learns from `text`."""
-    from gpt.device import default_modes
-    from gpt.evaluation.adaptive_loss import adaptive_loss
-
-    with phase("scoring the text with a model that learns from it"), default_modes():
-        mixture = model.checkpoint.mixture
-        loss = adaptive_loss(model.module, text.ids, text.vocabulary, mixture)
-    return text.units.per_character(loss)
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":

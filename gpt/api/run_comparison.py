@@ -17,7 +17,6 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.api.model import Model
     from gpt.evaluation.comparison import ComparedRun, Comparison
-    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +60,9 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
     for path in distinct:
         if path.is_file():
             compared.append(_log(path))
-            continue
-        run, text = _measured(path)
-        compared.append(run)
-        texts[run.name] = text
+        else:
+            run, texts[run.name] = _measured(path)
+            compared.append(run)
     _check_same_text(texts)
     return compare_runs(compared, losses)
 
@@ -124,7 +122,10 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         val text if they have a hash in common. If the run's text is missing, the first is too.
     """
     with phase("loading the model"):
+        from gpt.device import default_modes
+        from gpt.evaluation.block_losses import block_losses, text_sha256
         from gpt.evaluation.comparison import ComparedRun
+        from gpt.evaluation.scored_text import val_text
         from gpt.runs.curves import read_curve
 
         model = load(folder)
@@ -149,20 +150,6 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
             raise UsageError(f"{run.name}: its text is needed to compare it: {error}") from None
         log.warning("%s: its val loss is that of training: %s", run.name, error)
         return replace(run, loss=loss), frozenset({whole})
-    scored, val_sha256 = _scored(run, model, corpus)
-    return scored, frozenset({val_sha256, whole})
-
-
-def _scored(run: "ComparedRun", model: "Model", corpus: "Corpus") -> "tuple[ComparedRun, str]":
-    """Add the losses of `model` on the val split of `corpus` to `run`.
-
-    Returns:
-        The run with its losses, and the hash of the scored text.
-    """
-    from gpt.device import default_modes
-    from gpt.evaluation.block_losses import block_losses, text_sha256
-    from gpt.evaluation.scored_text import val_text
-
     text = val_text(corpus)
     with phase(f"scoring {run.name}"), default_modes():
         blocks, loss = block_losses(model.module, text, model.checkpoint.mixture)
@@ -175,7 +162,7 @@ def _scored(run: "ComparedRun", model: "Model", corpus: "Corpus") -> "tuple[Comp
         block=blocks.length,
         blocks=blocks.whole_means(),
     )
-    return scored, text_sha256(text)
+    return scored, frozenset({text_sha256(text), whole})
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
@@ -213,8 +200,8 @@ def _sizes(model: "Model") -> dict[str, Any]:
 
 def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
     """Raise UsageError if the val texts of two runs, by name, have no hash in common."""
+    first = next(iter(texts), "")
     for name, text in texts.items():
-        first = next(iter(texts))
         if text.isdisjoint(texts[first]):
             raise UsageError(
                 f"the val texts of {first} and {name} differ, or a text is missing and the "

@@ -44,10 +44,9 @@ def sweep(
     trained again. If a run fails, the others are still trained. For other exceptions see `train`.
 
     Args:
-        config: a Config, a YAML file's path, or the name of a shipped config, as for `train`.
-            Without it, settings are chosen for the text, once for all runs, unless the runs differ
-            in their text, time or model.
-        text: one text or several: files, folders, globs or names, as for `train`.
+        config: as for `train`. Without it, settings are chosen for the text, once for all runs,
+            unless the runs differ in their text, time or model.
+        text: as for `train`.
         minutes: the time of each run.
         settings: as for `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
@@ -55,13 +54,12 @@ def sweep(
             each other run the next seed.
         jobs: the number of runs to train at the same time. With `threads: auto`, a new sweep
             divides the threads of torch among them.
-        init_from: the run to fine-tune, as for `train`.
+        init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
         overwrite: whether to replace a sweep in the folder.
-        should_stop: returns whether to stop; called after each step, as by `train`.
-        on_event: called with a dict for each event, as by `train`. The dict also has `run`, the
-            name of the run. With several `jobs`, events are not reported, as each run is trained in
-            its own process.
+        should_stop: as for `train`.
+        on_event: as for `train`. The dict also has `run`, the name of the run. With several `jobs`,
+            events are not reported, as each run is trained in its own process.
 
     Returns:
         A Sweep: the combinations, each with its runs. The combination with the lowest mean val loss

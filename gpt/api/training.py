@@ -230,14 +230,12 @@ def estimate(
     """Estimate the parameters, memory and time of a training run, without training it.
 
     Args:
-        config: a Config, a YAML file's path, or the name of a shipped config. By default, settings
-            are chosen for the text and the time, as in `train`.
-        text: one text or several, such as files; see `train`. It replaces `data.source`.
-        minutes: the time of the whole call to `train`, in minutes. It replaces `train.steps`.
-        settings: changes of the config, such as `["train.steps=500"]`.
-        init_from: the run to fine-tune.
-        clock: returns how many seconds of the `minutes` have passed; by default, the seconds since
-            this call.
+        config: as for `train`.
+        text: as for `train`.
+        minutes: as for `train`.
+        settings: as for `train`.
+        init_from: as for `train`.
+        clock: as for `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.

@@ -88,14 +88,7 @@ def explain(
 def _check_request(
     lesson: str | None, run: str | None, text: str | None, write: Path | None
 ) -> None:
-    """Raise UsageError if the lesson does not exist, or if options do not fit together.
-
-    Args:
-        lesson: the name of a lesson, or None to list the lessons.
-        run: the value of --run.
-        text: the value of --text.
-        write: the value of --write.
-    """
+    """Raise UsageError if the lesson does not exist, or if options do not fit together."""
     if text is not None and run is None:
         raise UsageError("--text: name a trained run too, with --run")
     for name, value in (("--run", run), ("--write", write)):

@@ -4,13 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.comparison import Comparison, Row, RowDifference
 from gpt.evaluation.student import StudentInterval
-from gpt.inspection.tables import render, render_table
+from gpt.inspection.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 
 MIB_BYTES = 2**20  # bytes of one mebibyte
@@ -18,35 +17,10 @@ DROPPED_COLUMNS = ("steps", "bits/byte", "MiB", "final")  # omitted in this orde
 MAX_VALUE_CHARACTERS = 24  # characters of a setting's value above which its middle is left out
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table of text.
-
-    Attributes:
-        heading: the titles of the columns.
-        rows: the cells of each row.
-        align: one letter for each column: "l" for left or "r" for right.
-        drop: the titles of columns to leave out, in this order, if a terminal is too narrow.
-    """
-
-    heading: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    align: str
-    drop: Sequence[str] = ()
-
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        rule = ["---:" if side == "r" else "---" for side in self.align]
-        lines = [self.heading, rule, *self.rows]
-        escaped = [[in_one_line(cell).replace("|", r"\|") for cell in line] for line in lines]
-        return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-
-
 def comparison_text(comparison: Comparison, width: int | None) -> str:
     """Return the tables and conclusions as text, if possible at most `width` columns wide."""
     tables = [
-        render_table(table.heading, table.rows, table.align, width=width, drop=table.drop)
-        for table in _tables(comparison)
+        render_table(*table, width=width, drop=DROPPED_COLUMNS) for table in _tables(comparison)
     ]
     names = render([(0, line) for line in _names(comparison)], width)
     sentences = render([(0, line) for line in _sentences(comparison)], width)
@@ -55,7 +29,11 @@ def comparison_text(comparison: Comparison, width: int | None) -> str:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return the tables and conclusions in Markdown."""
-    tables = [table.markdown() for table in _tables(comparison)]
+    tables = []
+    for heading, rows, align in _tables(comparison):
+        rule = ["---:" if side == "r" else "---" for side in align]
+        cells = [[in_one_line(cell).replace("|", r"\|") for cell in row] for row in rows]
+        tables.append("\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *cells)))
     return "\n\n".join([*_names(comparison), *tables, *_sentences(comparison)])
 
 
@@ -97,9 +75,9 @@ def _record(row: Row, difference: RowDifference | None) -> dict[str, Any]:
     return record
 
 
-def _tables(comparison: Comparison) -> list[TextTable]:
+def _tables(comparison: Comparison) -> list[PlainTable]:
     """Return the tables: settings that differ, results, and differences."""
-    rows, tables = comparison.rows, list[TextTable]()
+    rows, tables = comparison.rows, list[PlainTable]()
     keys = [*dict.fromkeys(key for row in rows for key in row.settings)]
     cells = [
         [shown(_value(row.settings.get(key, "-")), MAX_VALUE_CHARACTERS) for key in keys]
@@ -108,23 +86,23 @@ def _tables(comparison: Comparison) -> list[TextTable]:
     numbers = [str(row.number) for row in rows]
     if keys and len(rows) > len(keys):  # the longer side goes downwards
         lines = [[number, *line] for number, line in zip(numbers, cells, strict=True)]
-        tables.append(TextTable(["row", *keys], lines, "r" * (len(keys) + 1)))
+        tables.append((["row", *keys], lines, "r" * (len(keys) + 1)))
     elif keys:
         lines = [[key, *column] for key, column in zip(keys, zip(*cells, strict=True), strict=True)]
-        tables.append(TextTable(["setting", *numbers], lines, "l" + "r" * len(rows)))
+        tables.append((["setting", *numbers], lines, "l" + "r" * len(rows)))
     tables.append(_results(rows))
     if comparison.differences:
         tables.append(_differences(comparison))
     return tables
 
 
-def _results(rows: Sequence[Row]) -> TextTable:
+def _results(rows: Sequence[Row]) -> PlainTable:
     targets = [f"s to {loss:g}" for loss in rows[0].seconds_to]
     heading = ["row", "n", "val loss", "s.e.", "bits/byte", "final", "steps", "seconds", *targets,
                "parameters", "MiB"]  # fmt: skip
     lines = []
     for row in rows:
-        mib = None if row.memory_bytes is None else row.memory_bytes / MIB_BYTES
+        mib = row.memory_bytes and row.memory_bytes / MIB_BYTES
         lines.append([
             str(row.number),
             str(len(row.runs)),
@@ -138,16 +116,15 @@ def _results(rows: Sequence[Row]) -> TextTable:
             _number(row.parameters, ","),
             _number(mib, ",.0f"),
         ])  # fmt: skip
-    return TextTable(heading, lines, "r" * len(heading), DROPPED_COLUMNS)
+    return heading, lines, "r" * len(heading)
 
 
-def _differences(comparison: Comparison) -> TextTable:
+def _differences(comparison: Comparison) -> PlainTable:
     lines = [
         (str(each.row), f"{each.difference:+.4f}", _interval(each.text), _interval(each.seeds))
         for each in comparison.differences
     ]
-    heading = ("row", "minus row 1", "95 % by text", "95 % by seeds")
-    return TextTable(heading, lines, "rrrr")
+    return ("row", "minus row 1", "95 % by text", "95 % by seeds"), lines, "rrrr"
 
 
 def _names(comparison: Comparison) -> list[str]:

@@ -1,34 +1,23 @@
 """Show the report of an evaluation as tables for the terminal."""
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt.evaluation.breakdown import Group
 from gpt.evaluation.evaluation_report import EvaluationReport
 from gpt.evaluation.memorisation import MemorisationReport
-from gpt.inspection.tables import make_table, render
+from gpt.inspection.tables import PlainTable, fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LABEL_WIDTH = 12  # width of a label in terminal columns
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
-
-ReportTable = tuple[tuple[str, ...], Sequence[tuple[str, ...]], str]
-"""Heading and rows of a table, and the letters of `make_table` that align its columns."""
 
 
 def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
     """Render `report` under `title` as lines of at most `width` columns."""
-    from rich.table import Table
-
-    fields = Table.grid(padding=(0, 2, 0, 0))
-    fields.add_column(width=LABEL_WIDTH)
-    fields.add_column(overflow="fold")
-    for label, text in report_lines(report):
-        fields.add_row(label, in_one_line(text))
+    fields = fields_grid(report_lines(report))
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
     for heading, rows, align in report_tables(report):
         parts += [(0, " "), (2, make_table(heading, rows[:MAX_TABLE_ROWS], align))]
@@ -37,10 +26,10 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
     return render(parts, width)
 
 
-def report_tables(report: EvaluationReport) -> list[ReportTable]:
+def report_tables(report: EvaluationReport) -> list[PlainTable]:
     """Return the tables of `report`: calibration, memorisation, and the loss by properties."""
     bins = report.calibration
-    tables: list[ReportTable] = [
+    tables: list[PlainTable] = [
         (
             ("calibration, in %", *[""] * len(bins)),
             [
@@ -55,22 +44,19 @@ def report_tables(report: EvaluationReport) -> list[ReportTable]:
         tables += _memorisation_tables(report.memorisation, report.unit)
     for property_, groups in report.groups.items():
         heading = (property_, "characters", "nats", "accuracy")
-        tables.append((heading, group_rows(groups), "lrrr"))
+        tables.append((heading, _group_rows(groups), "lrrr"))
     return tables
 
 
-def _memorisation_tables(report: MemorisationReport, unit: str) -> list[ReportTable]:
-    """Return a table of copies in samples, and one of continued prefixes.
-
-    `unit` is the noun for what an id stands for: `character` or `byte`.
-    """
-    copied: list[tuple[str, ...]] = [
+def _memorisation_tables(report: MemorisationReport, unit: str) -> list[PlainTable]:
+    """Return a table of copies in samples, and one of continued prefixes."""
+    copied = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()
         if n in report.human.shares
     ]
     copied.append(("longest", f"{report.samples.longest:,}", f"{report.human.longest:,}"))
-    recalled: list[tuple[str, ...]] = [
+    recalled = [
         (
             f"{report.prefix} then {report.continuation}",
             f"{recall.loss:.3f}",
@@ -122,7 +108,7 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     return lines
 
 
-def group_rows(groups: list[Group]) -> list[tuple[str, str, str, str]]:
+def _group_rows(groups: list[Group]) -> list[tuple[str, str, str, str]]:
     """Return the cells of each group: value, characters, loss and accuracy.
 
     Groups of single characters are sorted by their share of the loss, the largest first.

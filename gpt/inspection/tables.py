@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
+LABEL_WIDTH = 12  # width of the labels of `fields_grid` in terminal columns
 MAX_CELL_WIDTH = 30  # largest width of a cell, except in the last column, in terminal columns
+PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the first arguments of make_table
 
 
 def render_table(
@@ -30,6 +32,7 @@ def render_table(
         align: one letter for each column: "l" for left or "r" for right.
         width: the width of the terminal in columns. With None, lines may have any length.
         drop: the titles of columns to leave out, in this order, until the table fits `width`.
+            Titles that the table does not have are ignored.
     """
     from rich.cells import cell_len
 
@@ -38,7 +41,7 @@ def render_table(
     ]
     kept = [*range(len(heading))]
     for title in drop if width is not None else ():
-        if sum(widths[i] + GAP for i in kept) - GAP > width:
+        if title in heading and sum(widths[i] + GAP for i in kept) - GAP > width:
             kept.remove(heading.index(title))
     table = make_table(
         [heading[i] for i in kept],
@@ -82,6 +85,18 @@ def make_table(
     for row in rows:
         table.add_row(*map(in_one_line, row))
     return table
+
+
+def fields_grid(fields: Sequence[tuple[str, str]]) -> "Table":
+    """Return a table for `render` with a label and a text in each row."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    grid.add_column(width=LABEL_WIDTH)
+    grid.add_column(overflow="fold")
+    for label, text in fields:
+        grid.add_row(label, in_one_line(text))
+    return grid
 
 
 def render(parts: Sequence[tuple[int, "RenderableType"]], width: int | None) -> str:

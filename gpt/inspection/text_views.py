@@ -9,14 +9,13 @@ from gpt.evaluation.characters import RARE_COUNT, name_of
 from gpt.evaluation.duplicates import MIN_LINE_CHARACTERS
 from gpt.evaluation.text_report import TextReport
 from gpt.inspection.html_page import render_page
-from gpt.inspection.tables import make_table, render
+from gpt.inspection.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
 from gpt.text.documents import describe_skipped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LABEL_WIDTH = 12  # width of a label in terminal columns
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
 MAX_FREQUENT = 6  # number of the most frequent characters that are shown with their share
 MAX_ONLY_IN_VAL = 20  # largest number of characters in the list of those that train lacks
@@ -26,16 +25,9 @@ FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 def text_table(report: TextReport, width: int = 80) -> str:
     """Render `report` as lines of at most `width` columns, with MAX_ROWS rows in each table."""
-    from rich.table import Table
-
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
-    fields = Table.grid(padding=(0, 2, 0, 0))
-    fields.add_column(width=LABEL_WIDTH)
-    fields.add_column(overflow="fold")
-    for label, text in report_fields(report):
-        fields.add_row(label, in_one_line(text))
-    parts.append((2, fields))
+    parts.append((2, fields_grid(report_fields(report))))
     for caption, total, rows in finding_tables(report):
         table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl", width=width - 4)
         parts += [(2, f"\n{in_one_line(caption)}"), (4, table)]

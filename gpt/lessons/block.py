@@ -34,8 +34,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         hidden = gelu(self.expand(x))  # (B, T, 4 C)
-        out: Tensor = self.projection(hidden)  # (B, T, C)
-        return out
+        return self.projection(hidden)
 
 
 class PreNormBlock(nn.Module):

@@ -12,9 +12,15 @@ from gpt.lessons.head import attend
 from gpt.lessons.heads import SHOWN_KEYS
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
+from gpt.model.transformer import GPT
 from gpt.text.display import symbol
 
 SHOWN_NUMBERS = 6  # numbers of a vector in a table
+
+
+def lens(model: GPT, x: Tensor) -> Tensor:
+    """Compute the logits (1, T, V) of `model` if it ended with the residual stream x (1, T, C)."""
+    return model.head(model.norm(x))
 
 
 def explain_follow(page: Page, trained: Trained) -> None:
@@ -40,17 +46,27 @@ def explain_follow(page: Page, trained: Trained) -> None:
     page.paragraph("""Each block adds what its attention and its MLP computed. What would the model
         predict if it ended there? The **logit lens** applies the last LayerNorm and the output
         layer to each residual stream:""")
+    page.source(lens)
     likely, columns = trained.likeliest(logits[0, -1])
     page.table(
         f"length of the stream, and the probabilities of the next {trained.vocabulary.unit}",
-        [[x[0, -1].norm(), *model.head(model.norm(x))[0, -1].softmax(-1)[likely]] for x in streams],
+        [[x[0, -1].norm(), *lens(model, x)[0, -1].softmax(-1)[likely]] for x in streams],
         ["embedding", *(f"block {i + 1}" for i in range(len(streams) - 1))],
         ["length", *columns],
     )
-    by_hand = model.head(model.norm(streams[-1]))[0, -1]
-    page.check("the last row = the network's prediction", by_hand, model(trained.ids)[0, -1])
+    claim = "the last row = the network's prediction"
+    page.check(claim, lens(model, streams[-1])[0, -1], model(trained.ids)[0, -1])
     if trained.mixture is not None:
         _explain_counts(page, trained, logits[0, -1], likely)
+    normal, raw = logits[0, -1].softmax(-1), model.head(streams[-1])[0, -1].softmax(-1)
+    page.exercise(
+        f"""In `lens` write model.head(x), without the LayerNorm. What becomes of the last row's
+        probability of {columns[0]}, and which check fails?""",
+        f"""It is {raw[likely[0]]:.4f} in place of {normal[likely[0]]:.4f}. LayerNorm gives every
+        stream about the length sqrt(C) = {model.config.C**0.5:.4f}. Without it, logits are as
+        large as the stream is long, and the lens of a short stream is undecided. "The last row =
+        the network's prediction" fails.""",
+    )
 
 
 def _numbered(letter: str, count: int) -> list[str]:

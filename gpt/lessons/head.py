@@ -15,12 +15,7 @@ from gpt.text.display import symbol
 LARGEST = 8  # number of attention weights in a table
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Compute scaled dot-product attention.
 
     Args:
@@ -35,7 +30,7 @@ def attend(
     scores = q @ k.transpose(-2, -1)  # (..., T, hs) @ (..., hs, S)
     scores = scores * q.shape[-1] ** -0.5  # (..., T, S)
     softmax = causal_softmax if causal else nn.Softmax(dim=-1)
-    weights: Tensor = softmax(scores)
+    weights = softmax(scores)
     return weights @ v, weights  # (..., T, vs), (..., T, S)
 
 
@@ -47,13 +42,7 @@ class Head(nn.Module):
     """
 
     def __init__(
-        self,
-        d_in: int,
-        hs: int,
-        vs: int | None = None,
-        *,
-        bias: bool = False,
-        causal: bool = True,
+        self, d_in: int, hs: int, vs: int | None = None, *, bias: bool = False, causal: bool = True
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, hs, bias=bias)
@@ -61,17 +50,12 @@ class Head(nn.Module):
         self.value = nn.Linear(d_in, vs or hs, bias=bias)
         self.causal = causal
 
-    def forward(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute queries from x (B, T, d_in), and keys and values from `context` (B, S, d_in).
 
         If `context` is None, use x. Return outputs (B, T, value_size) and weights (B, T, S).
         """
-        if context is None:
-            context = x
+        context = x if context is None else context
         q = self.query(x)  # (B, T, d_in) -> (B, T, hs)
         k = self.key(context)  # (B, S, d_in) -> (B, S, hs)
         v = self.value(context)  # (B, S, d_in) -> (B, S, vs)

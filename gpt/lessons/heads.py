@@ -26,8 +26,7 @@ class ListOfHeads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, T, C) to outputs (B, T, C)."""
         outputs = [head(x)[0] for head in self.heads]  # (B, T, vs) each
-        out: Tensor = self.projection(torch.cat(outputs, dim=-1))
-        return out
+        return self.projection(torch.cat(outputs, dim=-1))
 
 
 class FusedHeads(nn.Module):
@@ -64,16 +63,12 @@ class FusedHeads(nn.Module):
         scores = scores.masked_fill(future, float("-inf"))
         return torch.softmax(scores, dim=-1)  # (B, H, t, t)
 
-    def join(self, y: Tensor) -> Tensor:
-        """Concatenate the heads' outputs (B, H, t, vs) and project them to (B, t, C)."""
-        side_by_side = y.transpose(1, 2).flatten(2)  # (B, t, H * vs)
-        out: Tensor = self.projection(side_by_side)  # (B, t, C)
-        return out
-
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, t, C), for any t up to T, to outputs (B, t, C)."""
         q, k, v = self.split(x)
-        return self.join(self.weigh(q, k) @ v)
+        y = self.weigh(q, k) @ v  # (B, H, t, vs)
+        y = y.transpose(1, 2).flatten(2)  # (B, t, H * vs)
+        return self.projection(y)
 
 
 def take_apart(fused: FusedHeads) -> ListOfHeads:
@@ -146,7 +141,7 @@ def explain(page: Page, seed: int) -> None:
         {total_variation(weights[0], weights[1]):.4f}: these heads are new. Training makes heads
         differ more.""")
     page.exercise(
-        """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
+        """In FusedHeads.forward, replace `y.transpose(1, 2).flatten(2)` by
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
         """,
         """A row of H * vs numbers is now one head at several positions instead of all heads at

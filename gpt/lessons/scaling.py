@@ -18,14 +18,12 @@ from gpt.lessons.trained import Trained
 
 def raw_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return scores (..., T, T) of queries q and keys k (..., T, head_size), without a scale."""
-    scores: Tensor = q @ k.transpose(-2, -1)
-    return scores
+    return q @ k.transpose(-2, -1)
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return `raw_scores` / sqrt(head_size), whose variance does not depend on head_size."""
-    scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
-    return scores
+    return raw_scores(q, k) * q.shape[-1] ** -0.5
 
 
 def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
@@ -38,8 +36,7 @@ def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, 
 
 def entropy(weights: Tensor) -> Tensor:
     """Return each row's entropy in bits, for weights (..., T): 0 if one-hot, log2 T if equal."""
-    bits: Tensor = torch.special.entr(weights).sum(dim=-1) / math.log(2)
-    return bits
+    return torch.special.entr(weights).sum(dim=-1) / math.log(2)
 
 
 def max_entropy(T: int) -> float:

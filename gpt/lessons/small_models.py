@@ -144,13 +144,7 @@ def draw_batch(ids: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:
     return windows[:, :-1], windows[:, 1:]
 
 
-def fit(
-    model: nn.Module,
-    ids: Tensor,
-    shape: tuple[int, int],
-    steps: int,
-    rate: float,
-) -> None:
+def fit(model: nn.Module, ids: Tensor, shape: tuple[int, int], steps: int, rate: float) -> None:
     """Train `model` on a text by Adam.
 
     Args:

@@ -43,8 +43,7 @@ class Textbook(nn.Module):
         x = self.token_embedding(ids)  # (B, t, C)
         x = add_positions(x, self.position_embedding.weight)
         x = self.norm(self.blocks(x))  # (B, t, C)
-        logits: Tensor = self.head(x)  # (B, t, V)
-        return logits
+        return self.head(x)  # (B, t, V)
 
 
 def with_weights_of(model: GPT) -> Textbook:
