@@ -54,8 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of KINDS, of one text."""
     folder = tmp_path_factory.mktemp("vocabularies")
     (folder / "text.txt").write_text(TEXT, "utf-8")
-    for kind, settings in KINDS.items():
-        train(folder, kind, **settings)
+    for kind, changes in KINDS.items():
+        train(folder, kind, **changes)
     return folder
 
 
