@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "status", "files", "seeds", "memory", "device", "distributed",
     "config", "text", "counts", "model", "runs", "sampling", "evaluation", "inspection",
-    "training", "recipe", "export", "serve", "lessons", "api", "cli", "__main__",
+    "training", "recipe", "export", "serve", "lessons", "api", "llm_plugin", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -26,13 +26,23 @@ def _html(run: ExportedRun, out: Path) -> None:
     export_html(run, out)
 
 
+def _huggingface(run: ExportedRun, out: Path) -> None:
+    from gpt.export.huggingface import export_huggingface
+
+    export_huggingface(run, out)
+
+
 def _gguf(run: ExportedRun, out: Path) -> None:
     from gpt.export.gguf_file import export_gguf
 
     export_gguf(run, out)
 
 
-FORMATS = {"html": ExportFormat(_html, ".html"), "gguf": ExportFormat(_gguf, ".gguf")}
+FORMATS = {
+    "html": ExportFormat(_html, ".html"),
+    "huggingface": ExportFormat(_huggingface, ""),
+    "gguf": ExportFormat(_gguf, ".gguf"),
+}
 
 
 def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False) -> None:

@@ -1,0 +1,144 @@
+"""Export a model as a folder that the transformers library loads.
+
+    config.json  model.safetensors        the network, as huggingface_classes.py converts it
+    tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
+    generation_config.json                the settings of `gpt sample`
+    modeling_gpt.py                       the code, if transformers has no class for the model
+    README.md  gpt_config.yaml            the model card; the settings of the training
+
+Exporting needs neither transformers nor torch.
+"""
+
+import json
+import logging
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+
+from gpt import __version__
+from gpt.config.schema import SampleConfig
+from gpt.config.yaml import to_yaml
+from gpt.errors import GPTError
+from gpt.export.exported_run import ExportedRun
+from gpt.export.huggingface_classes import OWN_CLASS, Converted, converted
+from gpt.export.huggingface_tokenizer import tokenizer_json
+from gpt.files import write_atomically
+
+FILES = files("gpt.export") / "huggingface_files"
+CODE = "modeling_gpt.py"
+
+log = logging.getLogger(__name__)
+
+
+def export_huggingface(run: ExportedRun, out: Path) -> None:
+    """Write the network of `run` to the folder `out`, for transformers.
+
+    N-gram counts are left out, with a notice. Files in `out` are replaced if they have the name of
+    a new file.
+    """
+    checkpoint = run.checkpoint
+    model = converted(checkpoint)
+    contents = {
+        "config.json": _json(model.config),
+        "generation_config.json": _json(_generation(checkpoint.config.sample, run)),
+        "model.safetensors": safetensors.numpy.save(model.weights, {"format": "pt"}),
+        "tokenizer.json": _json(tokenizer_json(checkpoint.vocabulary, checkpoint.config.data)),
+        "tokenizer_config.json": _json(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "model_max_length": checkpoint.config.model.attention_window,
+                "clean_up_tokenization_spaces": False,
+            }
+        ),
+        "README.md": _model_card(run, model).encode(),
+        "gpt_config.yaml": to_yaml(checkpoint.config).encode(),
+    }
+    if model.class_name == OWN_CLASS:
+        contents[CODE] = (FILES / CODE).read_bytes()
+    if checkpoint.config.model.counts:
+        log.warning("n-gram counts are not exported: the folder has the network alone")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            write_atomically(out / name, [content])
+    except OSError as error:
+        raise GPTError(
+            f"{error.filename}: cannot write it ({error.strerror}); choose another --out"
+        ) from error
+
+
+def _json(tree: dict[str, Any]) -> bytes:
+    return json.dumps(tree, indent=2).encode() + b"\n"
+
+
+def _generation(sample: SampleConfig, run: ExportedRun) -> dict[str, Any]:
+    """Return the content of generation_config.json: `generate` samples as `gpt sample` does."""
+    unknown_id = run.checkpoint.vocabulary.unknown_id
+    rules: dict[str, Any] = {"do_sample": False}
+    if sample.temperature:
+        rules = {
+            "do_sample": True,
+            "temperature": sample.temperature,
+            "top_k": sample.top_k or 0,  # 0: all; without it, transformers would use 50
+            "top_p": sample.top_p,
+            "min_p": sample.min_p or None,
+        }
+    rules |= {} if unknown_id is None else {"suppress_tokens": [unknown_id]}
+    return {key: value for key, value in rules.items() if value is not None}
+
+
+def _model_card(run: ExportedRun, model: Converted) -> str:
+    """Return the model card: figures with their rule, use, limits, command and config."""
+    from jinja2 import Environment, StrictUndefined
+
+    checkpoint, config = run.checkpoint, run.checkpoint.config
+    losses = {"val loss": checkpoint.val_loss}
+    if config.model.counts:
+        losses = {
+            "val loss with n-gram counts": checkpoint.val_loss,
+            "val loss of this network alone": _recorded_network_loss(run),
+        }
+    template = Environment(undefined=StrictUndefined).from_string(
+        (FILES / "model_card.md").read_text("utf-8")
+    )
+    return template.render(
+        name=run.folder.resolve().name,
+        version=__version__,
+        unit=checkpoint.vocabulary.unit,
+        class_name=model.class_name,
+        is_own=model.class_name == OWN_CLASS,
+        parameters=sum(weight.size for weight in model.weights.values()),
+        T=config.model.T,
+        context=config.model.attention_window,
+        counts=config.model.counts,
+        vocabulary_size=len(checkpoint.vocabulary),
+        unknown=checkpoint.vocabulary.unknown,
+        step=checkpoint.step,
+        losses={
+            label: "not measured" if loss is None else f"{loss:.4f}"
+            for label, loss in losses.items()
+        },
+        text_sha256=checkpoint.text_sha256 or "not recorded",
+        new_tokens=config.model.attention_window - 1,
+        command=next((line.get("command") for line in _lines(run, "provenance.jsonl")), None),
+    )
+
+
+def _recorded_network_loss(run: ExportedRun) -> float | None:
+    """Return the val loss without n-gram counts at the checkpoint's step; None if not measured."""
+    losses = [
+        line["val_loss_network"]
+        for line in _lines(run, "metrics.jsonl")
+        if line.get("step") == run.checkpoint.step and "val_loss_network" in line
+    ]
+    return losses[-1] if losses else None
+
+
+def _lines(run: ExportedRun, name: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in a file of the run; an empty list if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        return [json.loads(line) for line in (run.folder / name).read_text("utf-8").splitlines()]
+    return []

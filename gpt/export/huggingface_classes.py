@@ -1,0 +1,206 @@
+"""Classes of transformers that compute the same function as a model.
+
+class                   positions   queries and keys
+GPT2LMHeadModel         learned     as they are
+PersimmonForCausalLM    rotary      normalised
+Jais2ForCausalLM        rotary      as they are
+
+Each other model is exported with its own class: huggingface_files/modeling_gpt.py.
+
+Shapes: C channels, H heads, hs head_size, V vocabulary size.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpt.config.schema import ModelConfig
+from gpt.model.shapes import member_prefixes
+from gpt.runs.format import CheckpointData, Tensors
+
+OWN_CLASS = "CharacterGPTForCausalLM"
+
+# Names of the layers in each class, by their names in gpt; {i} is the index of the block.
+GPT2 = {
+    "token_embedding": "transformer.wte",
+    "position_embedding": "transformer.wpe",
+    "attention_norm": "transformer.h.{i}.ln_1",
+    "attention.projection": "transformer.h.{i}.attn.c_proj",
+    "mlp_norm": "transformer.h.{i}.ln_2",
+    "mlp.expand": "transformer.h.{i}.mlp.c_fc",
+    "mlp.projection": "transformer.h.{i}.mlp.c_proj",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+}
+PERSIMMON = {
+    "token_embedding": "model.embed_tokens",
+    "attention_norm": "model.layers.{i}.input_layernorm",
+    "attention.projection": "model.layers.{i}.self_attn.dense",
+    "mlp_norm": "model.layers.{i}.post_attention_layernorm",
+    "mlp.expand": "model.layers.{i}.mlp.dense_h_to_4h",
+    "mlp.projection": "model.layers.{i}.mlp.dense_4h_to_h",
+    "norm": "model.final_layernorm",
+    "head": "lm_head",
+}
+JAIS2 = PERSIMMON | {
+    "attention.projection": "model.layers.{i}.self_attn.o_proj",
+    "mlp.expand": "model.layers.{i}.mlp.up_proj",
+    "mlp.projection": "model.layers.{i}.mlp.down_proj",
+    "norm": "model.norm",
+}
+
+
+class Converted(NamedTuple):
+    """A model for a class of transformers."""
+
+    config: dict[str, Any]  # content of config.json
+    weights: Tensors  # by parameter name of the class
+
+    @property
+    def class_name(self) -> str:
+        """The name of the class."""
+        name: str = self.config["architectures"][0]
+        return name
+
+
+def converted(checkpoint: CheckpointData) -> Converted:
+    """Convert the network of `checkpoint` for the class of transformers that computes the same."""
+    model, weights = checkpoint.config.model.network(), checkpoint.weights
+    is_plain = (model.ensemble, model.ngram, model.key_offset) == (1, 1, False)
+    is_square = model.C == model.n_head * model.head_size == model.n_head * model.value_size
+    kind = (model.positions, model.qk_norm) if is_plain and is_square else None
+    if kind == ("learned", False):
+        made = _gpt2(model, weights)
+    elif kind == ("rotary", True):
+        made = _persimmon(model, weights)
+    elif kind == ("rotary", False):
+        made = _jais2(model, weights)
+    else:
+        made = _own(model, weights)
+    common = {
+        "vocab_size": len(checkpoint.vocabulary),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    }
+    arrays = {name: np.ascontiguousarray(array) for name, array in made.weights.items()}
+    return Converted(made.config | common, arrays)
+
+
+def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
+    made = {
+        # its layers of class Conv1D store the transpose of a matrix
+        name: weight.T if ".c_" in name else weight
+        for name, weight in _renamed(weights, GPT2).items()
+    }
+    for i in range(model.n_layer):
+        weight, bias = _qkv(model, weights, i)
+        weight[0] *= model.attention_scale
+        bias[0] *= model.attention_scale
+        made[f"transformer.h.{i}.attn.c_attn.weight"] = weight.reshape(-1, model.C).T
+        made[f"transformer.h.{i}.attn.c_attn.bias"] = bias.ravel()
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_positions": model.T,
+        "n_embd": model.C,
+        "n_layer": model.n_layer,
+        "n_head": model.n_head,
+        "activation_function": "relu2" if model.activation == "relu2" else "gelu_new",
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": 0.0,
+    }
+    return Converted(config, made)
+
+
+def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
+    made, hs = _renamed(weights, PERSIMMON), model.head_size
+    for i in range(model.n_layer):
+        weight, bias = _qkv(model, weights, i)
+        attention = f"model.layers.{i}.self_attn."
+        fused = weight.swapaxes(0, 1)  # (H, 3, hs, C)
+        made[f"{attention}query_key_value.weight"] = fused.reshape(-1, model.C)
+        made[f"{attention}query_key_value.bias"] = bias.swapaxes(0, 1).ravel()
+        for name, scale in (("q", model.attention_scale), ("k", 1.0)):
+            made[f"{attention}{name}_layernorm.weight"] = np.full(hs, scale, np.float32)
+            made[f"{attention}{name}_layernorm.bias"] = np.zeros(hs, np.float32)
+    config = {
+        "architectures": ["PersimmonForCausalLM"],
+        "model_type": "persimmon",
+        "qk_layernorm": True,
+        "partial_rotary_factor": 1.0,
+        "hidden_dropout": model.dropout,
+    }
+    return Converted(config | _rotary(model), made)
+
+
+def _jais2(model: ModelConfig, weights: Tensors) -> Converted:
+    made = _renamed(weights, JAIS2)
+    for i in range(model.n_layer):
+        weight, bias = _qkv(model, weights, i)
+        weight[0] *= model.attention_scale
+        bias[0] *= model.attention_scale
+        for index, name in enumerate("qkv"):
+            layer = f"model.layers.{i}.self_attn.{name}_proj"
+            made[f"{layer}.weight"] = weight[index].reshape(-1, model.C)
+            made[f"{layer}.bias"] = bias[index].ravel()
+    config = {"architectures": ["Jais2ForCausalLM"], "model_type": "jais2"}
+    return Converted(config | _rotary(model), made)
+
+
+def _own(model: ModelConfig, weights: Tensors) -> Converted:
+    config = {
+        "architectures": [OWN_CLASS],
+        "auto_map": {
+            "AutoConfig": "modeling_gpt.CharacterGPTConfig",
+            "AutoModelForCausalLM": f"modeling_gpt.{OWN_CLASS}",
+        },
+        "model_type": "character_gpt",
+        "max_position_embeddings": model.T,
+        "hidden_size": model.C,
+        "num_hidden_layers": 1 + model.ensemble * model.n_layer,
+        "num_attention_heads": model.n_head,
+    }
+    same = (
+        "n_layer", "ensemble", "head_size", "value_size", "positions", "qk_norm",
+        "attention_scale", "key_offset", "qkv_bias", "ngram", "activation",
+    )  # fmt: skip
+    prefix = "members.0." if member_prefixes(model) == [""] else ""
+    return Converted(
+        config | model.model_dump(include=set(same)),
+        {f"{prefix}{name}": weight for name, weight in weights.items()},
+    )
+
+
+def _rotary(model: ModelConfig) -> dict[str, Any]:
+    """Return the settings that the classes with rotary positions share."""
+    return {
+        "hidden_size": model.C,
+        "intermediate_size": 4 * model.C,
+        "num_hidden_layers": model.n_layer,
+        "num_attention_heads": model.n_head,
+        "hidden_act": "relu2" if model.activation == "relu2" else "gelu_pytorch_tanh",
+        "max_position_embeddings": model.T,
+        "rope_theta": 10000.0,
+    }
+
+
+def _renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
+    """Return the parameters of the layers in `names`, under the names there."""
+    renamed = {}
+    for name, weight in weights.items():
+        match = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
+        if match and match[2] in names:
+            renamed[f"{names[match[2]].format(i=match[1])}.{match[3]}"] = weight
+    return renamed
+
+
+def _qkv(model: ModelConfig, weights: Tensors, i: int) -> list[np.ndarray[Any, Any]]:
+    """Copy block i's weight (3, H, hs, C) and bias (3, H, hs) for queries, keys and values."""
+    shape = 3, model.n_head, model.head_size
+    weight = weights[f"blocks.{i}.attention.qkv.weight"].reshape(*shape, model.C)
+    bias = weights.get(f"blocks.{i}.attention.qkv.bias", np.zeros(shape, np.float32))
+    return [weight.copy(), bias.reshape(shape).copy()]

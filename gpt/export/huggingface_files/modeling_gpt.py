@@ -1,0 +1,252 @@
+"""Character-level GPT for transformers. `gpt export --to huggingface` writes this file.
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+The model is a GPT-2 with options that no class of transformers combines: see CharacterGPTConfig.
+An ensemble has several members, whose probabilities are averaged.
+
+Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, hs head_size,
+vs value_size, V vocabulary size.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+ABSENT = -1  # id of padding, and of what precedes a text; its embedding is zero
+
+
+class CharacterGPTConfig(PretrainedConfig):
+    """Settings of the model. The comments give the names of these settings in `gpt`."""
+
+    model_type = "character_gpt"
+
+    vocab_size: int = 2
+    max_position_embeddings: int = 64  # T, or attention_window
+    hidden_size: int = 128  # C
+    num_hidden_layers: int = 5  # layers of the cache: one for the ids, and those of all members
+    num_attention_heads: int = 4  # n_head
+    n_layer: int = 4  # blocks of a member
+    ensemble: int = 1  # number of members
+    head_size: int = 32
+    value_size: int = 32
+    positions: str = "rotary"  # or "learned"
+    qk_norm: bool = True  # normalise queries and keys
+    attention_scale: float = 1.0
+    key_offset: bool = False  # take half of a key's channels from the previous key
+    qkv_bias: bool = False
+    ngram: int = 1  # sum the embeddings of so many ids, each from its own table
+    activation: str = "relu2"  # or "gelu"
+
+
+class Texts(NamedTuple):
+    """The texts of a forward pass, of which the last t ids are new."""
+
+    ids: Tensor  # (B, T)
+    positions: Tensor  # (B, t), of the new ids; padding is not counted
+    mask: Tensor  # (B, 1, t, T): True for the keys that a query attends to
+
+
+class CharacterGPTBlock(nn.Module):
+    """Attention, then an MLP. Each reads the normalised residual stream and adds to the stream."""
+
+    def __init__(self, config: CharacterGPTConfig, cache_layer: int) -> None:
+        super().__init__()
+        self.config, self.cache_layer = config, cache_layer
+        C, H = config.hidden_size, config.num_attention_heads
+        self.sizes = [H * config.head_size, H * config.head_size, H * config.value_size]
+        self.attention_norm = nn.LayerNorm(C)
+        self.attention = nn.ModuleDict(
+            {
+                "qkv": nn.Linear(C, sum(self.sizes), bias=config.qkv_bias),
+                "projection": nn.Linear(self.sizes[2], C),
+            }
+        )
+        self.mlp_norm = nn.LayerNorm(C)
+        self.mlp = nn.ModuleDict({"expand": nn.Linear(C, 4 * C), "projection": nn.Linear(4 * C, C)})
+
+    def forward(self, x: Tensor, texts: Texts, cache: DynamicCache | None) -> Tensor:
+        """Map the residual stream (B, t, C) of the new ids to (B, t, C)."""
+        x = x + self.attend(self.attention_norm(x), texts, cache)
+        h = self.mlp["expand"](self.mlp_norm(x))  # (B, t, 4 C)
+        h = (
+            h.relu().square()
+            if self.config.activation == "relu2"
+            else F.gelu(h, approximate="tanh")
+        )
+        return x + self.mlp["projection"](h)
+
+    def attend(self, x: Tensor, texts: Texts, cache: DynamicCache | None) -> Tensor:
+        """Return the output (B, t, C) of attention to all ids of the texts so far."""
+        config, (B, t, _) = self.config, x.shape
+        parts = self.attention["qkv"](x).split(self.sizes, dim=-1)
+        q, k, v = (y.view(B, t, config.num_attention_heads, -1).transpose(1, 2) for y in parts)
+        if config.qk_norm:
+            q, k = (F.layer_norm(y, y.shape[-1:]) for y in (q, k))  # (B, H, t, hs)
+        if config.positions == "rotary":
+            q, k = (rotated(y, texts.positions) for y in (q, k))
+        if cache is not None:
+            k, v = cache.update(k, v, self.cache_layer)  # (B, H, T, hs or vs)
+        if config.key_offset:
+            k = with_offset(k, texts.ids)
+        scale = config.attention_scale * config.head_size**-0.5
+        y = F.scaled_dot_product_attention(q, k, v, texts.mask, scale=scale)  # (B, H, t, vs)
+        return self.attention["projection"](y.transpose(1, 2).flatten(2))
+
+
+class CharacterGPTMember(nn.Module):
+    """Transformer that maps ids to logits."""
+
+    def __init__(self, config: CharacterGPTConfig, member: int) -> None:
+        super().__init__()
+        V, C = config.vocab_size, config.hidden_size
+        self.token_embedding = nn.Embedding(V, C)
+        self.ngram_embeddings = nn.ModuleList(nn.Embedding(V, C) for _ in range(config.ngram - 1))
+        self.position_embedding = None
+        if config.positions == "learned":
+            self.position_embedding = nn.Embedding(config.max_position_embeddings, C)
+        first = 1 + member * config.n_layer  # layer 0 of the cache stores the ids
+        self.blocks = nn.ModuleList(
+            CharacterGPTBlock(config, first + i) for i in range(config.n_layer)
+        )
+        self.norm = nn.LayerNorm(C)
+        self.head = nn.Linear(C, V, bias=False)
+
+    def forward(self, texts: Texts, cache: DynamicCache | None, last: int) -> Tensor:
+        """Return the logits of the ids after the `last` new ids; if `last` is 0, after all."""
+        t = texts.positions.shape[1]
+        x: Tensor = 0
+        for distance, table in enumerate([self.token_embedding, *self.ngram_embeddings]):
+            earlier = F.pad(texts.ids, (distance, 0), value=ABSENT)[:, : texts.ids.shape[1]][:, -t:]
+            x = x + table(earlier.clamp(min=0)).masked_fill((earlier == ABSENT)[..., None], 0)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(texts.positions)
+        for block in self.blocks:
+            x = block(x, texts, cache)
+        return self.head(self.norm(x[:, -last:]))
+
+
+class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
+    """The model with the interface of transformers.
+
+    Texts of one batch may be padded on the left, if `attention_mask` is 0 there.
+    """
+
+    config_class = CharacterGPTConfig
+
+    def __init__(self, config: CharacterGPTConfig) -> None:
+        super().__init__(config)
+        self.members = nn.ModuleList(CharacterGPTMember(config, m) for m in range(config.ensemble))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: DynamicCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Predict the id after each of the new ids.
+
+        Args:
+            input_ids: (B, t), the new ids.
+            attention_mask: (B, t or more): 0 for padding, 1 for ids.
+            past_key_values: cache of the ids before; the new ids are appended.
+            labels: (B, t), for a loss: equal to `input_ids`, or -100 where there is no loss.
+            use_cache: whether to return a cache if none is given.
+            logits_to_keep: number of last ids after which to predict; 0 = all.
+            kwargs: other arguments of transformers, which are ignored.
+
+        Returns:
+            Logits (B, t, V), or of an ensemble log-probabilities; the loss and the cache.
+        """
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache()
+        t = input_ids.shape[1]
+        ids = input_ids
+        if attention_mask is not None:
+            ids = ids.masked_fill(attention_mask[:, -t:] == 0, ABSENT)
+        if past_key_values is not None:
+            ids = past_key_values.update(ids[:, None, :, None], ids[:, None, :, None], 0)[0]
+            ids = ids[:, 0, :, 0]  # (B, T)
+        if ids.shape[1] > (longest := self.config.max_position_embeddings):
+            raise ValueError(
+                f"expected at most {longest} ids, the context length, got {ids.shape[1]}"
+            )
+        texts = as_texts(ids, t)
+        logits = [member(texts, past_key_values, logits_to_keep) for member in self.members]
+        mean = logits[0]
+        if len(logits) > 1:
+            mean = torch.stack([each.float().log_softmax(-1) for each in logits]).logsumexp(0)
+            mean = mean - math.log(len(logits))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(mean, labels, vocab_size=self.config.vocab_size)
+        return CausalLMOutputWithPast(loss=loss, logits=mean, past_key_values=past_key_values)
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, past_key_values: DynamicCache | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Select the ids to append, and drop the oldest ids of texts longer than the context.
+
+        As in `gpt sample`, a text that becomes longer than the context keeps its last half of a
+        context, and grows again. `input_ids` are those of the whole texts, (B, n).
+        """
+        T, n = self.config.max_position_embeddings, input_ids.shape[1]
+        half = max(T // 2, 1)
+        kept = n if n <= T else half + (n - T - 1) % (T + 1 - half)
+        if past_key_values is not None:
+            cached = past_key_values.get_seq_length()
+            if cached == kept - 1:
+                kept = 1
+            else:
+                past_key_values.crop(-cached)  # remove all
+        return {"input_ids": input_ids[:, -kept:], "past_key_values": past_key_values, **kwargs}
+
+
+def as_texts(ids: Tensor, t: int) -> Texts:
+    """Return the texts `ids` (B, T), of which the last `t` ids are new."""
+    present = ids != ABSENT
+    positions = (present.cumsum(1) - 1).clamp(min=0)[:, -t:]
+    key = torch.arange(ids.shape[1], device=ids.device)
+    query = key[-t:, None]
+    # padding attends to itself, because the softmax over no key is NaN
+    mask = (key < query) & present[:, None, None] | (key == query)
+    return Texts(ids, positions, mask)
+
+
+def rotated(x: Tensor, positions: Tensor) -> Tensor:
+    """Rotate queries or keys x (B, H, t, hs) by angles that are proportional to their positions.
+
+    Channels i and i + hs / 2 are a pair (RoFormer, arXiv:2104.09864).
+    """
+    a, b = x.chunk(2, dim=-1)  # (B, H, t, hs / 2)
+    half = a.shape[-1]
+    frequencies = 10000.0 ** -(torch.arange(half, device=x.device) / half)
+    angles = positions[:, None, :, None] * frequencies  # (B, 1, t, hs / 2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+def with_offset(k: Tensor, ids: Tensor) -> Tensor:
+    """Replace half of the channels of keys (B, H, T, hs) by those of the previous key.
+
+    The replaced channels are the pairs that rotary positions rotate least. The first key of a text
+    gets zeros. A query that looks for `e` then finds the character after an `e`.
+    """
+    pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
+    kept = k.shape[-1] // 4  # pairs
+    offset = pairs[..., kept:].masked_fill((ids == ABSENT)[:, None, :, None, None], 0)
+    offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[:, :, :-1]
+    return torch.cat([pairs[..., :kept], offset], dim=-1).flatten(-2)

@@ -1,0 +1,75 @@
+"""A vocabulary as a tokenizer of the tokenizers library, without custom code."""
+
+from typing import Any
+
+from gpt.config.schema import DataConfig
+from gpt.text.vocabulary import REPLACEMENT, Vocabulary
+
+UNKNOWN = "[UNK]"  # name of the unknown id; all other names are single characters
+EACH_CHARACTER = {  # splits a text into characters
+    "type": "Split",
+    "pattern": {"Regex": r"[\s\S]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+BYTE_LEVEL = {  # writes each byte of UTF-8 as a visible character, as GPT-2's tokenizer does
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": False,
+}
+
+
+def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
+    """Return the content of tokenizer.json.
+
+    The tokenizer encodes as `Vocabulary.encode` does, after normalising a text by the settings
+    `data`. It raises an error for characters without an id.
+    """
+    names = [*vocabulary.characters, *[UNKNOWN][: vocabulary.unknown]]
+    split: dict[str, Any] = EACH_CHARACTER
+    decoder: dict[str, Any] = {"type": "Fuse"}
+    if vocabulary.is_bytes:
+        names, decoder = _names_of_bytes(), BYTE_LEVEL
+        split = {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, EACH_CHARACTER]}
+    if vocabulary.unknown_id is not None:
+        shown = {"type": "Replace", "pattern": {"String": UNKNOWN}, "content": REPLACEMENT}
+        decoder = {"type": "Sequence", "decoders": [shown, decoder]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": _normalizer(data),
+        "pre_tokenizer": split,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {name: id_ for id_, name in enumerate(names)},
+            "unk_token": UNKNOWN,
+        },
+    }
+
+
+def _normalizer(data: DataConfig) -> dict[str, Any] | None:
+    """Return the normalizer of the settings `data`; None if they leave a text as it is."""
+    steps: list[dict[str, Any]] = []
+    if data.newlines == "lf":
+        steps.append({"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"})
+    form = [] if data.normalize == "none" else [{"type": data.normalize}]
+    steps += form
+    if data.lowercase:
+        steps += [{"type": "Lowercase"}, *form]
+    return {"type": "Sequence", "normalizers": steps} if steps else None
+
+
+def _names_of_bytes() -> list[str]:
+    """Return the character that stands for each byte in GPT-2's tokenizer.
+
+    A visible character of Latin-1 stands for itself. The other bytes, in ascending order, are
+    U+0100, U+0101 and so on.
+    """
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(0x100) if byte not in visible]
+    return [chr(b if b in visible else 0x100 + hidden.index(b)) for b in range(0x100)]

@@ -1,0 +1,199 @@
+"""Exports to the transformers library: the same logits, the same texts, the same ids."""
+
+import importlib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt import api
+from gpt.config.load import load_config
+from gpt.config.schema import Config, DataConfig, SampleConfig
+from gpt.export.exported_run import ExportedRun
+from gpt.export.huggingface import export_huggingface
+from gpt.export.huggingface_tokenizer import tokenizer_json
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import load_model
+from gpt.sampling.generate import generate_text
+from gpt.text.normalizer import normalized
+from gpt.text.vocabulary import BYTES, Vocabulary
+from tests.conftest import small
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+VOCABULARY = Vocabulary.of("\n abcdef😀é\ufffd")
+CAPPED = Vocabulary(VOCABULARY.characters, unknown=5)
+T, V = 11, len(VOCABULARY)
+SQUARE = {"C": 42, "n_head": 3, "head_size": 14, "value_size": 14, "ngram": 1, "T": T}
+LEARNED = {"positions": "learned", "qk_norm": False}
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("GPT2LMHeadModel", SQUARE | LEARNED | {"activation": "gelu", "qkv_bias": True}),
+    ("GPT2LMHeadModel", SQUARE | LEARNED | {"attention_scale": 1.7}),
+    ("PersimmonForCausalLM", SQUARE | {"attention_scale": 1.7, "qkv_bias": True}),
+    ("PersimmonForCausalLM", SQUARE | {"activation": "gelu"}),
+    ("Jais2ForCausalLM", SQUARE | {"qk_norm": False, "attention_scale": 1.7, "qkv_bias": True}),
+    ("Jais2ForCausalLM", SQUARE | {"qk_norm": False, "activation": "gelu"}),
+    ("CharacterGPTForCausalLM", {"ngram": 4, "key_offset": True, "attention_scale": 1.7, "T": T}),
+    ("CharacterGPTForCausalLM", SQUARE | LEARNED | {"qk_norm": True, "activation": "gelu"}),
+    ("CharacterGPTForCausalLM", {"ensemble": 3, "ngram": 2, "qkv_bias": True, "T": T}),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_shared_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the copies that transformers makes of modeling_gpt.py in the test's folder."""
+    folder = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", folder)
+    monkeypatch.setattr(sys, "path", [folder, *sys.path])
+
+
+def checkpoint_of(config: Config, vocabulary: Vocabulary = VOCABULARY) -> CheckpointData:
+    draws = np.random.default_rng(7)
+    shapes = parameter_shapes(config.model, len(vocabulary))
+    weights = {
+        name: draws.normal(scale=0.3, size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    return CheckpointData(17, config, vocabulary, weights, val_loss=1.5)
+
+
+def exported(checkpoint: CheckpointData) -> Path:
+    export_huggingface(ExportedRun(Path("runs/r"), checkpoint, lambda: None), Path("out"))
+    return Path("out")
+
+
+def model_in(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELS, ids=lambda value: str(value)[:60])
+def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[str, Any]) -> None:
+    checkpoint = checkpoint_of(small(**{f"model__{key}": x for key, x in settings.items()}))
+    theirs, ours = model_in(exported(checkpoint)), load_model(checkpoint, torch.device("cpu"))
+    assert type(theirs).__name__ == name
+    ids = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=1e-4, atol=1e-4)
+
+    prompt = "abé"
+    length = T - len(prompt) if name != "CharacterGPTForCausalLM" else 3 * T
+    greedy = SampleConfig(temperature=0)
+    expected = prompt + generate_text(ours, VOCABULARY, prompt, length=length, seed=1, rules=greedy)
+    start = torch.tensor([VOCABULARY.encode(prompt).tolist()])
+    for use_cache in (True, False):
+        made = theirs.generate(start, max_new_tokens=length, do_sample=False, use_cache=use_cache)
+        assert VOCABULARY.decode(made[0].tolist()) == expected
+
+
+def test_texts_of_different_lengths_can_be_padded_on_the_left() -> None:
+    settings = {"ngram": 4, "key_offset": True, "T": T}
+    theirs = model_in(exported(checkpoint_of(small(model=settings))))
+    ids = torch.randint(V, (2, 7), generator=torch.Generator().manual_seed(3))
+    present = torch.ones(2, 7, dtype=torch.long)
+    present[1, :3] = 0
+    padded = theirs.generate(ids, attention_mask=present, max_new_tokens=4, do_sample=False)
+    alone = theirs.generate(ids[1:, 3:], max_new_tokens=4, do_sample=False)
+    assert padded[1, 3:].tolist() == alone[0].tolist()
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, CAPPED, BYTES], ids=["all", "capped", "bytes"])
+def test_the_tokenizer_of_each_kind_of_model_loads(vocabulary: Vocabulary) -> None:
+    folder = exported(checkpoint_of(small(), vocabulary))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "a  b\n\n é😀" if vocabulary is not BYTES else " ein\u0301 \x00\t😀 "
+    ids = vocabulary.encode(text).tolist()
+    assert tokenizer(text).input_ids == ids
+    assert tokenizer.decode(ids) == text
+    assert [tokenizer.decode([id_]) for id_ in range(len(vocabulary))] == [
+        vocabulary.decode([id_]) for id_ in range(len(vocabulary))
+    ]
+    if vocabulary is CAPPED:
+        assert tokenizer("axz").input_ids == vocabulary.encode("axz").tolist()
+        drawn = model_in(folder).generate(
+            torch.tensor([[0]]), max_new_tokens=T - 1, num_return_sequences=31, top_k=0
+        )
+        assert vocabulary.unknown_id not in drawn[:, 1:]
+
+
+def test_a_tokenizer_refuses_characters_without_an_id() -> None:
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(VOCABULARY, DataConfig())))
+    with pytest.raises(Exception, match="Missing"):
+        tokenizer.encode("abx")
+
+
+@given(st.text(alphabet="aEé\r\nΩ\u0301\ufb01 ßǅ", max_size=17), st.booleans())
+def test_a_tokenizer_normalises_a_text_as_a_prompt(text: str, lowercase: bool) -> None:
+    for form in ("none", "NFC", "NFD", "NFKC"):
+        data = DataConfig(normalize=form, lowercase=lowercase)
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(BYTES, data)))
+        assert tokenizer.encode(text).ids == [*normalized(text, data).encode()]
+
+
+@pytest.fixture
+def run_with_counts(text_file: Path, gpt: Callable[..., tuple[int, str, str]]) -> Path:
+    """A run of the command line whose network sees half of a window, and whose counts see all."""
+    settings = {"model.T": 26, "model.attention_window": 13, "model.counts": 3, "model.n_layer": 1}
+    settings |= {"train.steps": 11, "train.batch_size": 5, "train.first_window": "null"}
+    changes = [f"--set={key}={value}" for key, value in settings.items()]
+    code, _, err = gpt("train", text_file, "--run-dir=runs/r", "--config=quickstart", *changes)
+    assert code == 0, err
+    return Path("runs/r")
+
+
+def test_the_model_card_states_the_loss_that_transformers_computes(
+    run_with_counts: Path, text_file: Path, gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = gpt("export", run_with_counts, "--to=huggingface", "--out=out")
+    assert (code, out) == (0, "out\n")
+    assert "n-gram counts are not exported" in err
+    text = text_file.read_text("utf-8")
+    ids = transformers.AutoTokenizer.from_pretrained("out")(text[int(0.9 * len(text)) :]).input_ids
+    model, losses = model_in(Path("out")), list[float]()
+    with torch.no_grad():
+        for start in range(0, len(ids) - 1, 13):
+            window = torch.tensor(ids[start : start + 14])
+            logits = model(window[None, :-1]).logits[0]
+            losses += torch.nn.functional.cross_entropy(
+                logits, window[1:], reduction="none"
+            ).tolist()
+    card = Path("out/README.md").read_text("utf-8")
+    stated = re.search(r"network alone \| ([\d.]+) \|", card)
+    assert stated
+    assert float(stated[1]) == pytest.approx(np.mean(losses), abs=6e-5)
+    assert "    gpt train " in card
+    assert load_config("out/gpt_config.yaml") == api.load(run_with_counts).config
+
+    code, _, err = gpt("export", run_with_counts, "--to=huggingface", "--out=out")
+    assert code == 2
+    assert "--overwrite" in err
+
+
+def test_llm_continues_a_text_with_a_run(run_with_counts: Path, tmp_path: Path) -> None:
+    llm = pytest.importorskip("llm")
+    from llm.plugins import pm
+
+    pyproject = Path(__file__).parents[1] / "pyproject.toml"
+    name = tomllib.loads(pyproject.read_text("utf-8"))["project"]["entry-points"]["llm"]["gpt"]
+    plugin = importlib.import_module(name)
+    pm.register(plugin, "gpt under test")
+    try:
+        model = llm.get_model("gpt/r")
+        expected = "".join(api.load(run_with_counts).generate("the", length=19, seed=5))
+        parts = list(model.prompt("the", length=19, seed=5))
+        assert "".join(parts) == expected
+        assert len(parts) > 1
+        with pytest.raises(llm.ModelError, match="vocabulary"):
+            model.prompt("\u2603").text()
+    finally:
+        pm.unregister(plugin)
