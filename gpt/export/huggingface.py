@@ -27,7 +27,7 @@ from gpt.export.huggingface_classes import OWN_CLASS, Converted, converted
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_atomically
 
-FILES = files("gpt.export") / "huggingface_files"
+TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def export_huggingface(run: ExportedRun, out: Path) -> None:
         "gpt_config.yaml": to_yaml(checkpoint.config).encode(),
     }
     if model.class_name == OWN_CLASS:
-        contents[CODE] = (FILES / CODE).read_bytes()
+        contents[CODE] = (TEMPLATES / CODE).read_bytes()
     if checkpoint.config.model.counts:
         log.warning("n-gram counts are not exported: the folder has the network alone")
     try:
@@ -102,7 +102,7 @@ def _model_card(run: ExportedRun, model: Converted) -> str:
             "val loss of this network alone": _recorded_network_loss(run),
         }
     template = Environment(undefined=StrictUndefined).from_string(
-        (FILES / "model_card.md").read_text("utf-8")
+        (TEMPLATES / "model_card.md").read_text("utf-8")
     )
     return template.render(
         name=run.folder.resolve().name,
