@@ -593,7 +593,7 @@ def test_the_time_to_fit_the_gate_is_not_that_of_scoring_characters(tmp_path: Pa
         Stopwatch(lambda: now[0]),
     )
     fit = SlowFit(config, corpus.train, corpus.vocabulary)
-    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, fit)
+    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, torch.device("cpu"), fit)
     Evaluator(context, model, stopwatch, Progress()).evaluate(3, is_last=True)
     stopwatch.lap(EVALUATION)
     stopwatch.settle()
@@ -623,7 +623,7 @@ def test_the_first_plan_includes_the_time_of_the_counts(tmp_path: Path) -> None:
     fit.experts = SlowExperts(
         fit.experts.counts, fit.experts.long_contexts, 2, fit.experts.characters
     )
-    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, fit)
+    context = RunContext(config, corpus, tmp_path, SINGLE, lambda: False, torch.device("cpu"), fit)
     model = make_model(config.model, len(corpus.vocabulary), 0)
     update = build_step(config, model, CPU, SINGLE, context.network_ids, corpus.vocabulary)
     stopwatch = Stopwatch(lambda: sum(seconds))

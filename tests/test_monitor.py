@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.cells import cell_len
 from tensorboard.plugins.hparams import metadata
@@ -76,7 +77,14 @@ def evaluation(sample: str) -> Evaluation:
 def context(run: Path) -> RunContext:
     text = Path("watched.txt")
     text.write_text(PANGRAM * 29)
-    return RunContext(small(), load_corpus(open_source(str(text))), run, SINGLE, lambda: False)
+    return RunContext(
+        small(),
+        load_corpus(open_source(str(text))),
+        run,
+        SINGLE,
+        lambda: False,
+        torch.device("cpu"),
+    )
 
 
 def board(run: Path, resumed_at: int | None = None) -> TensorBoard:

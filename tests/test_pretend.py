@@ -550,7 +550,12 @@ def test_an_evaluation_is_timed_on_a_full_pass(corpus: Corpus, pretend: torch.de
     stopwatch = Stopwatch(lambda: float(passes))
     val = (np.arange(8209) ** 2 % 31).astype(np.uint8)
     context = RunContext(
-        step.config, replace(corpus, ids=val, train_ids=0), Path(), SINGLE, lambda: False
+        step.config,
+        replace(corpus, ids=val, train_ids=0),
+        Path(),
+        SINGLE,
+        lambda: False,
+        step.device,
     )
     stopwatch.probe(lambda step: None, step, context)
     passes = 0

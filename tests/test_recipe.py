@@ -30,7 +30,6 @@ from gpt.recipe.speed import (
     measure_paces,
     operations_per_character,
     threads_of_members,
-    with_members,
 )
 from gpt.recipe.unit import reads_better_as_bytes
 from gpt.text.corpus import Corpus, load_corpus
@@ -657,7 +656,7 @@ def test_two_members_side_by_side_take_longer_than_one_by_less_than_twice() -> N
     speed = replace(fake_speed(65), threads=2)
     one = settings_for(Choice(3, 128, 10**6), T=128)
     speed.learn(one)
-    ratio = speed.predict(with_members(one, 2)).train_s / speed.predict(one).train_s
+    ratio = speed.predict(one.changed(model={"ensemble": 2})).train_s / speed.predict(one).train_s
     assert ratio == pytest.approx(1.74, abs=0.01)  # as measured on two cores
 
 
@@ -665,7 +664,9 @@ def test_of_eight_threads_five_members_leave_three_idle_and_take_as_long_as_eigh
     """Numbers of members that do not divide the threads were held to be cheaper than they are."""
     speed, one = replace(fake_speed(65), threads=8), settings_for(Choice(3, 128, 10**6), T=128)
     speed.learn(one)
-    five, six, eight = (speed.predict(with_members(one, K)).train_s for K in (5, 6, 8))
+    five, six, eight = (
+        speed.predict(one.changed(model={"ensemble": K})).train_s for K in (5, 6, 8)
+    )
     assert five == six == eight
 
 
@@ -822,7 +823,7 @@ def test_a_pace_is_measured_in_seconds_for_a_character() -> None:
     ids = np.random.default_rng(3).integers(13, size=20_000).astype(np.uint8)
     corpus = replace(corpus_of(20_000, V=13), ids=ids)
     config = settings_for(Choice(1, 32, 10**5), T=64).model_copy(update={"device": "cpu"})
-    several = with_members(config, 2)
+    several = config.changed(model={"ensemble": 2})
     for pace in measure_paces([config, several], corpus):
         assert 1e-9 < pace.evaluation_s < 1
         assert 1e-9 < pace.train_s < 1

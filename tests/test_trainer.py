@@ -101,7 +101,7 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     budget = TimeBudget(config, corpus.val, Stopwatch(perf_counter))
     state = RunState(config, 0, update, Schedule(config), budget, Progress())
     Path("r").mkdir()
-    context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False)
+    context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False, update.device)
     Trainer(context, state, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
 

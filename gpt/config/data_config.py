@@ -16,7 +16,6 @@ from gpt.config.section import (
 
 
 def _text_names(source: Any) -> object:
-    """Check the names of one or several texts; return one name as a str, several as a tuple."""
     names = (source,) if isinstance(source, str) else source
     is_list = isinstance(names, list | tuple) and names
     if not is_list or not all(isinstance(name, str) and name for name in names):
@@ -45,11 +44,7 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """Settings of the text to train on.
-
-    A resume of a run may change the settings that say where the text is and how its files are read,
-    because the text may have moved.
-    """
+    """Settings of the text. A resume may change where it is and how its files are read."""
 
     source: TextNames = resumable(
         "python-docs",

@@ -69,17 +69,7 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Scale the Muon learning rate by the same factor as the learning rate.
-
-    Args:
-        below: the old values, by dotted key. If they have no `train.learning_rate`, its default is
-            used.
-        changes: the new values.
-
-    Returns:
-        `{"train.muon_learning_rate": new_rate}`. An empty dict if `changes` do not set
-        `train.learning_rate`, or if they set the Muon learning rate, or if it has no old value.
-    """
+    """Return the Muon rate in `below`, scaled like the learning rate; {} if nothing scales it."""
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates
@@ -118,7 +108,6 @@ def check_effects(config: Config, given: Collection[str]) -> None:
 
 
 def _settings(base: Config | Path | str | None) -> Flat:
-    """Return the settings that a Config or a YAML file sets explicitly, by dotted key."""
     if base is None:
         return {}
     if isinstance(base, Config):
@@ -145,7 +134,6 @@ def _settings(base: Config | Path | str | None) -> Flat:
 
 
 def _nested(settings: Flat) -> dict[str, Any]:
-    """Convert values by dotted key into a tree of sections, without the values that are None."""
     tree: dict[str, Any] = {}
     for key, value in settings.items():
         *parents, name = key.split(".")

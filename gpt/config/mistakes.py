@@ -42,7 +42,6 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _message(key: str, mistake: Any) -> str:
-    """Return the message for the error `mistake` that pydantic found in the setting `key`."""
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden":
         near = nearest_setting(key)
@@ -60,10 +59,7 @@ def _message(key: str, mistake: Any) -> str:
 
 
 def nearest_setting(name: str) -> str | None:
-    """Return the key that is most similar to `name`; None if no key is similar.
-
-    Names from other projects are recognised: `n_embd` and `train.n_embd` give `model.C`.
-    """
+    """Return the key most similar to `name`, also to names in other projects; None if none is."""
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
     leaf = name.rpartition(".")[2]

@@ -22,8 +22,7 @@ class ModelConfig(ConfigSection):
         64, "characters of a window: predictions depend on nothing before it", group="model: size"
     )
     attention_window: PositiveInt = inherited(
-        lambda given: given["T"],
-        "characters that attention sees at once, at most T; null = T",
+        lambda given: given["T"], "characters that attention sees at once, at most T; null = T"
     )
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")
     n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
@@ -94,7 +93,6 @@ class ModelConfig(ConfigSection):
     @field_validator("attention_window")
     @classmethod
     def _within_window(cls, attention_window: int, info: ValidationInfo) -> int:
-        """Return `attention_window`, but at most `T`."""
         T: int = info.data.get("T", attention_window)  # absent if it is wrong itself
         return min(attention_window, T)
 
@@ -165,9 +163,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy with `T` = `attention_window`, from which the network is built.
-
-        Only n-gram counts use all `T` characters of a window. The network gets the window in
-        segments of `attention_window` characters.
-        """
+        """Return a copy with `T` = `attention_window`: only counts see further back."""
         return self.model_copy(update={"T": self.attention_window})

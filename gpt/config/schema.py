@@ -11,14 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from gpt.config.data_config import DataConfig
 from gpt.config.model_config import ModelConfig
 from gpt.config.sample_config import SampleConfig
-from gpt.config.section import (
-    MAX_COUNT,
-    ConfigSection,
-    NonNegativeInt,
-    Setting,
-    resumable,
-    setting,
-)
+from gpt.config.section import MAX_COUNT, ConfigSection, NonNegativeInt, Setting, resumable, setting
 from gpt.config.train_config import TrainConfig
 
 # also names of other modules, for importers that need one section of the tree
@@ -55,6 +48,11 @@ class Config(ConfigSection):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     sample: SampleConfig = SampleConfig()
+
+    def changed(self, **sections: dict[str, Any]) -> "Config":
+        """Return a copy with other, unchecked values by section, such as `train={"steps": 9}`."""
+        update = {name: getattr(self, name).model_copy(update=s) for name, s in sections.items()}
+        return self.model_copy(update=update)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -108,10 +106,7 @@ SETTINGS = {each.key: each for each in _settings(Config)}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a nested `tree`: return its values by dotted key, such as `train.steps`.
-
-    Each key begins with `prefix`.
-    """
+    """Flatten a nested `tree`: return its values by dotted key; each key begins with `prefix`."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_section = isinstance(value, dict)
@@ -127,15 +122,3 @@ def values(config: Config) -> dict[str, Any]:
 def explicit(config: Config) -> dict[str, Any]:
     """Return the values that `config` sets explicitly, by dotted key, without the defaults."""
     return flat(config.model_dump(exclude_unset=True))
-
-
-def settled(section: ConfigSection) -> dict[str, Any]:
-    """Return `section` as a nested dict, without values that were computed from other settings."""
-    tree = {}
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, ConfigSection):
-            tree[name] = settled(value)
-        elif field.default_factory is None or name in section.model_fields_set:
-            tree[name] = value
-    return tree

@@ -19,30 +19,19 @@ class ConfigSection(BaseModel):
 class Setting:
     """Description of one setting: an entry of the table `SETTINGS`.
 
-    Attributes:
-        key: the dotted key, such as `train.steps`.
-        description: the help text. It begins with the possible values if the setting takes one of a
-            few words.
-        kinds: the types that a value may have; `tuple` stands for a list in YAML.
-        default: the default as written in a config file; null if it is computed from other
-            settings.
-        group: the heading under which help and config.yaml show the setting.
-        resumable: whether a resume of a run may change the setting.
-        fine_tuning: what determines the default in a run that fine-tunes another run. `new`: the
-            attribute `default`. `inherited`: the value of the other run. `scaled`: that value times
-            a factor. `fixed`: that value, which the user cannot change.
-        affects_choice: for a setting of `train`: whether the settings that gpt chooses for a text
-            depend on it. If so, a sweep over this setting chooses them again for each value.
+    `fine_tuning` is what determines the default in a run that fine-tunes another run. `new`: the
+    attribute `default`. `inherited`: the value of the other run. `scaled`: that value times a
+    factor. `fixed`: that value, which the user cannot change.
     """
 
-    key: str
-    description: str
-    kinds: set[Any]
-    default: str
-    group: str
-    resumable: bool = False
+    key: str  # dotted, such as `train.steps`
+    description: str  # help text; it begins with the possible words, if there are a few
+    kinds: set[Any]  # types that a value may have; `tuple` stands for a list in YAML
+    default: str  # as in a config file; null if it is computed from other settings
+    group: str  # heading in help and config.yaml
+    resumable: bool = False  # whether a resume of a run may change the setting
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
-    affects_choice: bool = False
+    affects_choice: bool = False  # for train: whether what gpt chooses for a text depends on it
 
 
 def setting(default: Any, description: str, **options: Any) -> Any:

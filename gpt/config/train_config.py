@@ -25,10 +25,6 @@ MAX_RATE = 1000.0  # largest learning rate or weight decay; training diverges wi
 
 
 def _steps_or(pattern: str, expected: str) -> BeforeValidator:
-    """Return a validator that accepts a number of steps, or a text that matches `pattern`.
-
-    `expected` describes such a text in the error message.
-    """
 
     def check(period: object) -> object:
         is_count = type(period) is int and 0 < period <= MAX_COUNT
@@ -50,11 +46,6 @@ def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], .
 
 
 def _first_steps(given: dict[str, Any]) -> int:
-    """Return the number of steps of the whole run according to its first plan.
-
-    A plan is a pair: the step from which it applies, and the number of steps. Without plans, return
-    `train.steps`.
-    """
     plans: tuple[tuple[int, int], ...] = given["plans"]
     return plans[0][1] if plans else int(given["steps"])
 
@@ -127,8 +118,7 @@ class TrainConfig(ConfigSection):
     beta1: Fraction = inherited(0.9, "AdamW: decay of the running mean of the gradient")
     beta2: Fraction = inherited(0.99, "AdamW: decay of the running mean of the squared gradient")
     grad_clip: NonNegativeFloat = inherited(
-        1.0,
-        "largest norm of the gradient; a longer gradient is scaled down to it; 0 = no clipping",
+        1.0, "largest norm of the gradient; a longer gradient is scaled down to it; 0 = no clipping"
     )
 
     warmup_steps: NonNegativeInt = setting(

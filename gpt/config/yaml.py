@@ -46,11 +46,7 @@ for tag, pattern, first in (
 
 
 def parse(text: str, origin: str) -> Any:
-    """Parse a YAML text and return its value.
-
-    Raises:
-        ConfigError: the text is not valid YAML; the message begins with `origin`.
-    """
+    """Parse a YAML text; if it is not valid, raise ConfigError that begins with `origin`."""
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
@@ -77,7 +73,7 @@ def parse(text: str, origin: str) -> Any:
 def as_flow(value: Any) -> str:
     r"""Format `value` as ASCII text on one line, which can be typed after `--set`.
 
-    The text is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
+    It is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
     escapes some of them as a pair of `\u` codes, which is not valid in YAML.
     """
     text = json.dumps(value, ensure_ascii=False)

@@ -18,15 +18,11 @@ from gpt.errors import DeviceError, TrainingError
 
 
 def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
-    """Wrap `module` in DistributedDataParallel, so that backward averages gradients over all ranks.
+    """Wrap `module` in DistributedDataParallel, so that backward averages gradients over `ranks`.
 
-    Args:
-        module: the model, or the compiled model.
-        ranks: the processes that train it. If there is only one, `module` is returned as it is.
-        rehearse: runs forward and backward passes of its argument, the wrapped module. The
-            gradients are discarded, and nothing else may change. DDP chooses the order in which it
-            adds gradients during its first pass. After the rehearsal, all steps have the same
-            order, so that a resumed run gets equal sums bit for bit.
+    `rehearse` runs forward and backward passes of the wrapped module. DDP chooses the order of its
+    additions during the first pass. After it, all steps have the same order, so that a resumed run
+    gets equal sums bit for bit.
     """
     if ranks.size == 1:
         return module
@@ -40,11 +36,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank. On CUDA, each rank gets its own GPU.
-
-    Raises:
-        DeviceError: this machine has fewer GPUs than ranks, or `device` is neither a CPU nor CUDA.
-    """
+    """Return the device of this rank: its own GPU on CUDA; raise DeviceError if there is none."""
     if ranks.size == 1 or device.type == "cpu":
         return device
     if device.type != "cuda":

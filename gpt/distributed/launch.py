@@ -34,10 +34,7 @@ def check_alone(work: str) -> None:
 
 
 def is_first_to_fail() -> bool:
-    """Record that this rank failed; return whether it is the first since torchrun's last restart.
-
-    Only the first rank that fails prints its error. The others fail as a consequence.
-    """
+    """Record that this rank failed; return whether it is the first, which prints its error."""
     try:
         return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
@@ -47,8 +44,8 @@ def is_first_to_fail() -> bool:
 def begin_training() -> str | None:
     """Return the run folder to resume if torchrun restarted this process; None for a new run.
 
-    The n-th training of a restarted process resumes the run of the n-th training before the
-    restart. This function therefore counts its calls, and must be called once for each training.
+    Call it once for each training: it counts its calls. The n-th training of a restarted process
+    resumes the run of the n-th training before the restart.
     """
     global _trainings
     _trainings += 1
@@ -71,7 +68,6 @@ def new_store(timeout: timedelta) -> Any:
 
 
 def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
-    """Return a client of torchrun's store; `timeout` is the longest wait for an answer."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -22,25 +22,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Ranks:
-    """The number of processes that train one model, and the number (rank) of this process.
+    """The number of processes that train one model, and the number (rank) of this process."""
 
-    Attributes:
-        rank: the number of this process, from 0 to `size` - 1. Only rank 0 writes files and prints.
-        size: the number of processes.
-        local_rank: the number of this process among those on this machine.
-        local_size: the number of processes on this machine.
-    """
-
-    rank: int = 0
+    rank: int = 0  # from 0 to `size` - 1; only rank 0 writes files and prints
     size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
+    local_rank: int = 0  # number of this process among those on this machine
+    local_size: int = 1  # number of processes on this machine
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
-        """Call `work(*arguments)` on rank 0 only, and return its result on every rank.
-
-        The result is sent pickled. This is safe, because only the processes of this job receive it.
-        """
+        """Call `work(*arguments)` on rank 0 only; return its result, sent pickled, on all ranks."""
         if self.size == 1:
             return work(*arguments)
         import torch.distributed as dist
@@ -70,11 +60,7 @@ class Ranks:
         self.sum([0.0])
 
     def share(self, count: int) -> slice:
-        """Return the slice of `count` items that this rank processes.
-
-        Ranks take consecutive slices of sizes as equal as possible: 3 ranks share 7 items as 0:2,
-        2:4 and 4:7.
-        """
+        """Return this rank's slice of `count` items: 3 ranks share 7 items as 0:2, 2:4 and 4:7."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def check_batch(self, batch_size: int) -> None:
@@ -91,12 +77,9 @@ SINGLE = Ranks()  # for a training in a single process
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the process group of all processes that torchrun started, and yield their `Ranks`.
+    """Join the processes that torchrun started, and yield their `Ranks`; for one process, `SINGLE`.
 
-    Without torchrun, or with a single process, yield `SINGLE`.
-
-    Raises:
-        TrainingError: another rank did not start, has ended, or does not answer.
+    Raise TrainingError if another rank did not start, has ended, or does not answer.
     """
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         yield SINGLE

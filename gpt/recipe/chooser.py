@@ -1,4 +1,7 @@
-"""Choose the config with the lowest predicted val loss for a text and a training time."""
+"""Choose the config with the lowest predicted val loss for a text and a training time.
+
+A pace is in seconds per character. The pilot is a small model, trained to measure the text.
+"""
 
 import math
 from bisect import bisect_left
@@ -30,7 +33,7 @@ from gpt.recipe.settings import (
     steps_in,
     with_counts,
 )
-from gpt.recipe.speed import LARGE_ENSEMBLES, MEMBERS, Pace, Speed, with_members
+from gpt.recipe.speed import LARGE_ENSEMBLES, MEMBERS, Pace, Speed
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
@@ -60,42 +63,26 @@ MAX_MEMORY_FRACTION = 0.8  # largest fraction of the free memory for training
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A possible run and its predicted result.
+    """A possible run and its predicted result."""
 
-    Attributes:
-        val_loss: the predicted val loss, in nats per id.
-        choice: shape, length and dropout of the run.
-        seconds: the time that the run takes.
-        ends_early: whether the run leaves time unused, because a longer one would overfit.
-    """
-
-    val_loss: float
+    val_loss: float  # predicted, in nats per id
     choice: Choice
+    steps: int
     seconds: float
-    ends_early: bool
+    ends_early: bool  # whether it leaves time unused, because a longer run would overfit
 
 
 class Chooser:
-    """Chooses a config by its predicted val loss, and keeps the explicit settings of `base`.
-
-    Args:
-        corpus: the text.
-        speed: the pace (seconds per character) of models on this machine.
-        base: the config whose explicit settings are kept.
-        minutes: the time of the whole command.
-        repeats: whether the text repeats itself, so that heads should learn to copy; measured if
-            None. Not used if `base` sets the heads or `model.key_offset`.
-        ranks: the processes that train one model. They divide each batch and each evaluation.
-    """
+    """Chooses a config by its predicted val loss, and keeps the explicit settings of `base`."""
 
     def __init__(
         self,
         corpus: Corpus,
         speed: Speed,
         base: Config,
-        minutes: float,
-        repeats: bool | None,
-        ranks: Ranks = SINGLE,
+        minutes: float,  # of the whole command
+        repeats: bool | None,  # whether heads should learn to copy; None = measure the text
+        ranks: Ranks = SINGLE,  # they divide each batch and each evaluation
     ) -> None:
         self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
         self.ranks, train = ranks, base.train
@@ -114,11 +101,10 @@ class Chooser:
         self.evaluations = max(n for n in EVALUATIONS if n <= max(often, EVALUATIONS[0]))
         self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
         self.device = select_device(base.device)
+        self.free = free_bytes() // ranks.local_size  # bytes
         if self.device.type == "cuda":
-            self.free = torch.cuda.mem_get_info(self.device)[0]  # bytes
-        else:
-            self.free = free_bytes() // ranks.local_size
-        self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
+            self.free = torch.cuda.mem_get_info(self.device)[0]
+        self.batch_size = self.kept.get("train.batch_size")
         heads = {"n_head", "head_size", "key_offset"}
         self.offsets_keys = repeats and not exportable and not heads & base.model.model_fields_set
         of_vocabulary = COUNTS_VOCABULARY_S * len(corpus.vocabulary)
@@ -127,28 +113,23 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return a config with the number of layers and channels in `choice`, or the nearest.
-
-        Some numbers are not allowed, such as all but one if the user has set `model.n_layer`.
-        """
+        """Return a config with the layers and channels of `choice`, or the nearest allowed ones."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
         )
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def part_to_measure(self, config: Config) -> Config:
-        """Return `config` with one ensemble member, and one process's share of the batch."""
+    def part_to_measure(self, config: Config, members: int = 1) -> Config:
+        """Return `config` with one process's share of the batch, and one ensemble member."""
         share = -(-config.train.batch_size // self.ranks.size)
-        train = config.train.model_copy(update={"batch_size": share})
-        return with_members(config.model_copy(update={"train": train}), 1)
+        return config.changed(train={"batch_size": share}, model={"ensemble": members})
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """Return a smaller `data.val_fraction` if scoring all of val takes too long, else None.
 
-        At the end of a run with `config`, all of val is scored. This takes too long if it needs
-        more than MAX_LAST_EVALUATION of the remaining time, `seconds`. If the user has set how val
-        is split off, return None.
+        That is longer than MAX_LAST_EVALUATION of the remaining time, `seconds`, of a run with
+        `config`. Also return None if the user has set how val is split off.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self._pace(config).evaluation_s + self.counts_s
@@ -164,10 +145,7 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the length of the val split, in characters, if `data.val_fraction` had this value.
-
-        If `val_fraction` is None, return the length of the current val split.
-        """
+        """Return the characters of val for `val_fraction`; None stands for the current fraction."""
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
@@ -178,7 +156,7 @@ class Chooser:
         If no run of at least MIN_STEPS steps fits into the time, return the quickest run.
 
         Args:
-            text: the results of the pilot, a small model trained on the text.
+            text: the results of the pilot.
             seconds: the time that remains.
             scored: the number of ids that the last evaluation scores.
         """
@@ -186,23 +164,14 @@ class Chooser:
             shapes = [shape for shape in self.shapes if self._fits(self._divided(shape[0]))]
         shapes = shapes or self.shapes[:1]  # training refuses the smallest with a message
         runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
-        fitting = [
-            run for run in runs if run.seconds <= seconds and self._steps(run.choice) >= MIN_STEPS
-        ]
+        fitting = [run for run in runs if run.seconds <= seconds and run.steps >= MIN_STEPS]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
         trusted = [run for run in fitting if is_trusted(run.choice, text)]
         return min(trusted or fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
-        """Return the config of a run with the size and training length of `choice`.
-
-        Explicit settings of `base` are kept. If `val_fraction` is given, it replaces
-        `data.val_fraction`.
-
-        Raises:
-            ConfigError: the settings of `base` do not fit the shape of `choice`.
-        """
+        """Return the config of the run `choice`; ConfigError if `base` does not fit its shape."""
         T = self._window_of(choice)
         config = settings_for(choice, T, self.batch_size, repeats=self.offsets_keys)
         if self.has_counts:
@@ -214,43 +183,33 @@ class Chooser:
             "train.sample_length": SAMPLE_LENGTH,
             "train.eval_every": f"{100 // self.evaluations} %",
         }
-        if "warmup_steps" in self.base.train.model_fields_set:
-            changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)
-        if "n_head" in self.base.model.model_fields_set:
+        if "train.warmup_steps" in self.kept:
+            changes["train.steps"] = max(config.train.steps, self.kept["train.warmup_steps"])
+        if "model.n_head" in self.kept:
             changes["model.head_size"] = None  # C / n_head
         if val_fraction is not None:
             changes["data.val_fraction"] = val_fraction
         return self._divided(load_config(config, [*changes.items(), *self.kept.items()]))
 
     def _divided(self, config: Config) -> Config:
-        """Return `config` with as few micro-batches per step as the free memory allows.
-
-        Return `config` unchanged if `base` sets `train.accumulation`, or if even micro-batches of
-        one window need too much memory. On a CPU, return `config` unchanged, too, because a CPU
-        computes a few windows at a time, whatever the batch size.
-        """
+        """Return `config` with as few micro-batches per step as an accelerator's memory allows."""
         if self.device.type == "cpu" or "accumulation" in self.base.train.model_fields_set:
             return config
         B = config.train.batch_size
         for count in (n for n in range(1, B + 1) if B % n == 0):
-            train = config.train.model_copy(update={"accumulation": count})
-            divided = config.model_copy(update={"train": train})
+            divided = config.changed(train={"accumulation": count})
             if self._fits(divided):
                 return config if count == 1 else divided
         return config
 
     def _fits(self, config: Config) -> bool:
-        """Return whether training takes at most MAX_MEMORY_FRACTION of the free memory."""
         needed = training_bytes(config, self.speed.V, self.device, ranks=self.ranks)
         on_host = HOST_PARTS if self.device.type == "cuda" else ()
         on_device = sum(needed[name] for name in needed if name not in on_host)
         return on_device <= MAX_MEMORY_FRACTION * self.free
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return each possible model: combinations of layers, channels and ensemble members.
-
-        Each is returned as its config and its Choice. The length of their runs is not chosen yet.
-        """
+        """Return the config and the Choice of each combination of layers, channels, members."""
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -266,7 +225,8 @@ class Chooser:
             sizes = MEMBERS + LARGE_ENSEMBLES * self.speed.launches_kernels
             sizes = (1,) if self.base.model.exportable else sizes
             for members in self._options("ensemble", sizes):
-                shapes.append((with_members(config, members), replace(choice, members=members)))
+                own = config.changed(model={"ensemble": members})
+                shapes.append((own, replace(choice, members=members)))
         if refused and not shapes:
             raise refused
         return shapes
@@ -277,7 +237,6 @@ class Chooser:
         return (getattr(model, key),) if key in model.model_fields_set else options
 
     def _attention_window(self, limit: int) -> int:
-        """Return the attention window in ids: the one that the user has set, or at most `limit`."""
         context = context_length(self.shortest_split, limit)
         T = self._options("T", (context,))[0]
         context = min(T, context) if self.has_counts else T
@@ -285,32 +244,16 @@ class Chooser:
         return window
 
     def _window_of(self, choice: Choice) -> int:
-        """Return the attention window in ids: longer if the model of `choice` is large."""
         return self.large_T if choice.parameters(self.speed.V) >= LARGE_PARAMETERS else self.T
 
-    def _steps(self, choice: Choice) -> int:
-        return steps_in(choice.characters, self._window_of(choice), self.batch_size)
-
     def _pace(self, config: Config) -> Pace:
-        """Return the predicted pace (seconds per character) of `config` on all ranks together."""
-        members, size = config.model.ensemble, self.ranks.size
-        pace = self.speed.predict(with_members(self.part_to_measure(config), members))
-        return Pace(pace.train_s / size, pace.evaluation_s / size)
+        pace = self.speed.predict(self.part_to_measure(config, config.model.ensemble))
+        return Pace(pace.train_s / self.ranks.size, pace.evaluation_s / self.ranks.size)
 
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield a run for each possible value of `character_dropout`, with the best length.
-
-        The best length is the one, within the time, that has the lowest predicted val loss.
-
-        Args:
-            config: the config of the model.
-            shape: the layers, channels and ensemble members of the model.
-            text: the results of the pilot, a small model trained on the text.
-            scored: the number of ids that the last evaluation scores.
-            seconds: the time that remains.
-        """
+        """Yield the best run of a model for each possible `character_dropout`; see `best`."""
         pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
@@ -325,24 +268,18 @@ class Chooser:
         for dropout in self._options("character_dropout", CHARACTER_DROPOUTS):
             choice = replace(shape, characters=longest, token_dropout=dropout)
             loss, choice = _shortened(choice, text)
-            ends_early = choice.characters < longest
+            steps = steps_in(choice.characters, T, self.batch_size)
             run_s = (fixed_s + choice.characters * pace.train_s) / (1 - EVALUATION_FRACTION)
-            yield PredictedRun(loss, choice, run_s, ends_early)
+            yield PredictedRun(loss, choice, steps, run_s, choice.characters < longest)
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the characters per member beyond which overfitting raises the predicted val loss.
-
-    `choice` is the model. `text` has the results of the pilot, a small model trained on the text.
-    """
+    """Return the characters per member beyond which overfitting raises the predicted val loss."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Shorten the run `choice` as long as this lowers its predicted val loss (less overfitting).
-
-    Return the predicted loss, in nats per id, and the shortened run.
-    """
+    """Shorten `choice` as long as that lowers its predicted val loss; return loss and choice."""
     loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)

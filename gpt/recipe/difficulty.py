@@ -14,7 +14,6 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
 from gpt.recipe.repetition import MAX_SCORED_IDS, context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
-from gpt.recipe.speed import without_compiler
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import build_step
@@ -30,38 +29,20 @@ LAST_STEPS = 20  # number of last steps whose mean loss is the train loss
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Results of the pilot, a small model that is trained briefly on a text.
+    """Results of the pilot. Losses are val losses in nats per id."""
 
-    Losses are val losses in nats per id.
-
-    Attributes:
-        train_ids: number of ids of the train split.
-        V: size of the vocabulary.
-        pilot_loss: loss at the end of training.
-        pilot_gain: how much the loss fell in the last 3/4 of the steps, without the part of the
-            loss that comes from repeated ids.
-        pilot_gap: `pilot_loss` minus the train loss.
-        pilot_characters: number of characters that the pilot was trained on.
-        repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.
-        pilot_repeated: the part of `pilot_loss` that comes from repeated ids.
-    """
-
-    train_ids: int
-    V: int
-    pilot_loss: float
-    pilot_gain: float
-    pilot_gap: float
-    pilot_characters: int
-    repeated_part: float = 0.0
-    pilot_repeated: float = 0.0
+    train_ids: int  # number of ids of the train split
+    V: int  # size of the vocabulary
+    pilot_loss: float  # at the end of training
+    pilot_gain: float  # fall of the loss in the last 3/4 of the steps, without `pilot_repeated`
+    pilot_gap: float  # `pilot_loss` minus the train loss
+    pilot_characters: int  # number of characters that the pilot was trained on
+    repeated_part: float = 0.0  # fraction of val ids that repeat earlier ones, if measured
+    pilot_repeated: float = 0.0  # the part of `pilot_loss` that comes from repeated ids
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot (a small test model) trained on `characters` characters.
-
-    `T` is the context length. `repeats` is True for a text that repeats itself. Then the settings
-    help heads to learn to copy; `settings_for` lists them.
-    """
+    """Return the config of a pilot; for the arguments see `settings_for`."""
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
@@ -76,7 +57,7 @@ def measure_difficulty(
     repeats: bool = False,
     affordable: float = math.inf,
 ) -> Difficulty:
-    """Train the pilot, a small model, on a text, and measure its losses.
+    """Train the pilot on a text, and measure its losses.
 
     Args:
         corpus: the text.
@@ -86,13 +67,12 @@ def measure_difficulty(
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
-        affordable: the largest number of characters to train on. If it is below
-            MIN_PILOT_CHARACTERS, MIN_PILOT_CHARACTERS is used instead.
+        affordable: the largest number of characters to train on, if above MIN_PILOT_CHARACTERS.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))
     characters = max(FIRST_PART * T, round(max(MIN_PILOT_CHARACTERS, most)))
-    config = without_compiler(pilot_config(characters, T, repeats=repeats))
+    config = pilot_config(characters, T, repeats=repeats).changed(train={"compile": "off"})
     device = select_device(base.device)
     val = corpus.val if val is None else val
     context, V, steps = context_of(corpus, T), len(corpus.vocabulary), config.train.steps

@@ -19,7 +19,8 @@ Unlike in that paper, A grows with D, because a large model gains little in a sh
 - `repeated` is the loss of ids that a model can copy (repetition.py). It drops to about the same
   value on each text once attention heads have learnt to copy.
 
-scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the accuracy.
+scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the accuracy. In this
+module, `choice` is the run, `text` has the results of the pilot, and losses are in nats per id.
 """
 
 import math
@@ -37,7 +38,7 @@ from gpt.recipe.settings import Choice
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients of the formula for val losses (top of this file), from scripts/law/fit.py."""
+    """Coefficients of the formula at the top of this file."""
 
     depth: float = 0.05543  # depth, width: nats per relative increase, at the pilot's size
     width: float = 0.1157
@@ -96,11 +97,7 @@ COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt 
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted val loss of the run `choice`, in nats per id: at least 0.
-
-    `text` has the results of the pilot, a small model trained on the text. `fitted` has the
-    coefficients of the formula at the top of this file.
-    """
+    """Return the predicted val loss of the run, at least 0, by the `fitted` coefficients."""
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
@@ -116,16 +113,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return the term `excess` of the formula at the top of this file, in nats per id.
-
-    The part `repeated` is left out: `of_repeated` computes it.
-
-    Args:
-        choice: the run whose loss is predicted, or the pilot (the small test model).
-        text: the results of the pilot.
-        fitted: the coefficients.
-        max_overfit: upper limit of the part `overfit`.
-    """
+    """Return `excess` of the formula without `repeated`; limit `overfit` to `max_overfit`."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -155,10 +143,9 @@ def _excess(
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return how much repeated ids contribute to the predicted val loss, in nats per id.
+    """Return how much ids that a model can copy add to the predicted val loss.
 
-    Repeated ids are those in passages that occurred before, so that a model can copy them. Heads
-    learn to copy in a long run, or with a wide model. The loss of each repeated id then falls to
+    Heads learn to copy in a long run, or with a wide model. The loss of each such id then falls to
     `fitted.copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
@@ -170,42 +157,29 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 
 
 def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
-    """Return why the val loss of a run cannot be predicted, or None if it can.
-
-    The law that predicts it is a formula of model size and training length, fitted to other runs.
-
-    Args:
-        choice: the size and training length of the run.
-        text: the results of the pilot, a small model trained briefly on the text.
-        unit: the word for an id in the reason, "character" or "byte".
-    """
+    """Return why the val loss cannot be predicted, or None; `unit` is the word for an id."""
+    needed, part, learnt = text.pilot_characters, text.repeated_part, text.pilot_gain
+    model = "a small test model"
+    regular = f"the text is too regular ({model} has val loss {text.pilot_loss:.2f})"
     reasons = {
         f"the text is too short ({MIN_TEXT:,} training {unit}s needed)": text.train_ids < MIN_TEXT,
-        f"the run is too short ({text.pilot_characters:,} {unit}s needed)": (
-            choice.characters < text.pilot_characters
-        ),
+        f"the run is too short ({needed:,} {unit}s needed)": choice.characters < needed,
         f"the model is too small (C {MIN_C} needed)": choice.C < MIN_C,
-        f"the text repeats itself too much ({text.repeated_part:.0%} of it)": (
-            text.repeated_part > MAX_REPEATED
-        ),
-        f"the text is too regular (a small test model has val loss {text.pilot_loss:.2f})": (
-            text.pilot_loss < MIN_PILOT_LOSS
-        ),
+        f"the text repeats itself too much ({part:.0%} of it)": part > MAX_REPEATED,
+        regular: text.pilot_loss < MIN_PILOT_LOSS,
         "val differs too much from train": text.pilot_gap > MAX_PILOT_GAP,
-        "a small test model learnt too little from the text": (
-            max(text.pilot_gain, text.pilot_gap) < MIN_GAIN
-        ),
+        f"{model} learnt too little from the text": max(learnt, text.pilot_gap) < MIN_GAIN,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
-    """Return whether the predicted val loss of the run `choice` may be compared with other runs'.
+    """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    It may if the run's length and size are at most MAX_OUTSIDE times the largest that the law was
-    fitted on, or if the run is compute-optimal (at most 20 characters per parameter). Without this
-    limit, the law would choose small models that see far too many characters. An ensemble is not
-    optimal before each member has seen the whole text: one larger model learns more from new text.
+    It may if the run is at most MAX_OUTSIDE times as long and large as those of the fit, or if it
+    is compute-optimal. Without this limit, the law would choose small models that see far too many
+    characters. An ensemble is not optimal before each member has seen the whole text: one larger
+    model learns more from new text.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)
@@ -214,20 +188,12 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 
 
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
-    """Return whether `val_loss`, predicted for the run `choice`, is an extrapolation.
-
-    It is if the run is far larger or longer than the runs that the law (the formula for val losses)
-    was fitted on, or if its loss is a smaller fraction of that of the pilot (a small test model).
-    """
+    """Return whether the run or its `val_loss` is far outside of the runs of the fit."""
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
 
 
 def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
-    """Return the size of a run, relative to the largest runs to which the law was fitted.
-
-    There is one ratio each for characters, passes over the text, channels and layers.
-    """
     return (
         choice.characters / FITTED_CHARACTERS,
         choice.characters / text.train_ids / FITTED_PASSES,
@@ -237,12 +203,10 @@ def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
 
 
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
-    """Return the standard deviation of the prediction `val_loss`, in nats per id.
+    """Return the standard deviation of the prediction `val_loss`.
 
-    `choice` is the run whose loss is predicted, and `text` has the results of the pilot, a small
-    model trained briefly on the text. The deviation is larger if the pilot was short, if the pilot
-    has not yet learnt to copy repeated ids, and if the run or the text is outside of the ranges
-    that the coefficients were fitted to.
+    It is larger if the pilot was short, if it has not yet learnt to copy repeated ids, and if the
+    run or the text is outside of the ranges of the fit.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the text and the run exceed each range

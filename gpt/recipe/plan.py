@@ -13,12 +13,7 @@ from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest_run
-from gpt.recipe.difficulty import (
-    MAX_PILOT_CHARACTERS,
-    Difficulty,
-    measure_difficulty,
-    pilot_config,
-)
+from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, Difficulty, measure_difficulty, pilot_config
 from gpt.recipe.law import is_extrapolated, uncertainty, why_unknown
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
@@ -27,11 +22,10 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
-# (layers, channels) of the models that are measured first
-FIRST_MEASURED = ((2, 64), (2, 128))
-FIRST_ON_ACCELERATOR = ((2, 128), (2, 512), (8, 512))  # three, for the three costs of `Speed`
-# characters/s: a first guess, to choose the batch to measure with
-FIRST_PACE, ACCELERATOR_PACE = 20_000, 2_000_000
+# (layers, channels) of the models that are measured first, and a first guess of their characters/s,
+# to choose the batch; by whether they are on an accelerator, where `Speed` has three costs
+FIRST_MEASURED = {False: ((2, 64), (2, 128)), True: ((2, 128), (2, 512), (8, 512))}
+FIRST_PACE = {False: 20_000, True: 2_000_000}
 LONGEST_GUESS = 10**11  # largest first guess of a run's characters; batches grow no further
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
@@ -39,9 +33,7 @@ LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large 
 LARGE_TEXT = 4_000_000  # ids of the train split from which a text is large
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
 FREE_FRACTION = 0.02  # fraction of the time that is kept free
-MIN_PLAN_FRACTION = (
-    0.1  # smallest fraction of the time to plan for, even if measuring took too long
-)
+MIN_PLAN_FRACTION = 0.1  # smallest fraction of the time to plan for, after slow measurements
 
 
 @dataclass(frozen=True)
@@ -50,31 +42,18 @@ class Plan:
 
     If evaluating the whole val split would take too long, `config` has a smaller
     `data.val_fraction` than the corpus. The caller must then split the corpus again.
-
-    Attributes:
-        config: the settings to train with. `train.max_steps` is set if training could turn out to
-            be so much faster than measured that the run would overfit.
-        val_loss: the predicted val loss, in nats per character.
-        uncertainty: the standard deviation of the prediction, in nats per character.
-        extrapolated: whether the run is unlike those that the formula for val losses was fitted on.
-        unknown: why the val loss cannot be predicted, or None. If set, ignore `val_loss`.
-        parameters: the number of parameters.
-        unit: the name of an id of the text, "character" or "byte".
-        passes: the number of passes over the train split.
-        seconds: the predicted time of the whole command.
-        ends_early: whether the run leaves time unused, because a longer one would overfit.
     """
 
-    config: Config
-    val_loss: float
-    uncertainty: float
-    extrapolated: bool
-    unknown: str | None
+    config: Config  # with `train.max_steps` if unexpectedly fast training could overfit
+    val_loss: float  # nats per character
+    uncertainty: float  # standard deviation, in nats per character
+    extrapolated: bool  # whether the run is unlike those that the law was fitted on
+    unknown: str | None  # why the val loss cannot be predicted: ignore `val_loss`; or None
     parameters: int
-    unit: str
-    passes: float
-    seconds: float
-    ends_early: bool
+    unit: str  # the name of an id of the text, "character" or "byte"
+    passes: float  # over the train split
+    seconds: float  # of the whole command
+    ends_early: bool  # whether it leaves time unused, because a longer run would overfit
 
     def describe(self) -> list[str]:
         """Return lines of text: model, n-gram counts, training, and predicted val loss."""
@@ -84,32 +63,29 @@ class Plan:
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         passes = f"{self.passes:.2g}"
-        in_step = train.batch_size * model.attention_window
-        attention = ""
+        in_step, attention = train.batch_size * model.attention_window, ""
         if model.attention_window < model.T:
             attention = f" with attention to {model.attention_window}"
-        counts = []
-        if model.counts:
-            counts = [f"counts: {counted(model.counts, self.unit)} of context in the text"]
-            if model.window_counts:
-                counts[0] += f", {model.window_counts} in the window so far"
-        without = " without counts" if model.counts else ""
-        predicted = (
-            f"predicted val loss{without}: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats "
-            "per character"
-        )
-        if self.extrapolated:
-            predicted += ", extrapolated from runs of other sizes"
-        return [
+        lines = [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}{attention}; "
-            f"{counted(self.parameters, 'parameter')}",
-            *counts,
-            f"training: steps of {counted(in_step, self.unit)}, about "
-            f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
-            f"{regularised}{early}",
-            f"no prediction: {self.unknown}" if self.unknown else predicted,
+            f"{counted(self.parameters, 'parameter')}"
         ]
+        if model.counts:
+            window = f", {model.window_counts} in the window so far" if model.window_counts else ""
+            lines.append(
+                f"counts: {counted(model.counts, self.unit)} of context in the text{window}"
+            )
+        lines.append(
+            f"training: steps of {counted(in_step, self.unit)}, about {passes} "
+            f"{'pass' if passes == '1' else 'passes'} over the text{regularised}{early}"
+        )
+        if self.unknown:
+            return [*lines, f"no prediction: {self.unknown}"]
+        without = " without counts" if model.counts else ""
+        other = ", extrapolated from runs of other sizes" if self.extrapolated else ""
+        loss = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
+        return [*lines, f"predicted val loss{without}: {loss}{other}"]
 
 
 def plan(
@@ -125,8 +101,8 @@ def plan(
 ) -> Plan:
     """Return the config with the lowest predicted val loss on a text in the given time.
 
-    For the prediction, the training speed of a few configs is measured, and a small model, the
-    pilot, is trained on the text. This time counts as part of `minutes`.
+    The time to measure the training speed of a few configs and to train the pilot, a small model,
+    counts as part of `minutes`.
 
     Args:
         corpus: the text.
@@ -167,13 +143,14 @@ def plan(
     val = corpus.last(val_characters)  # whose loss is predicted
     if difficulty is None:
         difficulty = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
+    first = FIRST_MEASURED[speed.launches_kernels]
     while True:
         with phase("choosing the model and its settings"):
             run = chooser.best(difficulty, remaining_s(), len(val))
             config = chooser.config(run.choice, val_fraction)
         is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
         part = chooser.part_to_measure(config)
-        if is_late or speed.knows(part) or len(speed.measured) > len(_first_measured(speed)):
+        if is_late or speed.knows(part) or len(speed.measured) > len(first):
             break
         with phase("measuring the training speed of the chosen model"):
             speed.learn(part)
@@ -197,25 +174,12 @@ def plan(
     )
 
 
-def _first_measured(speed: Speed) -> tuple[tuple[int, int], ...]:
-    """Return (layers, channels) of the models whose training speed is measured first."""
-    return FIRST_ON_ACCELERATOR if speed.launches_kernels else FIRST_MEASURED
-
-
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the paces (seconds per character) of two or three models, and of the pilot.
-
-    `chooser.speed` predicts the paces of other models from those of the first ones. The pilot is
-    the small model that shows how hard the text is to predict. It is trained for a limited time, so
-    its pace decides how many characters it sees.
-
-    Returns:
-        The config of the largest of the first models, and the pace of the pilot.
-    """
+    """Measure the first models and the pilot; return the largest config, and the pilot's pace."""
     speed, base = chooser.speed, chooser.base
-    first_pace = ACCELERATOR_PACE if speed.launches_kernels else FIRST_PACE
-    characters = min(round(first_pace * limit_s), LONGEST_GUESS)
-    configs = [chooser.near(Choice(*shape, characters)) for shape in _first_measured(speed)]
+    characters = min(round(FIRST_PACE[speed.launches_kernels] * limit_s), LONGEST_GUESS)
+    shapes = FIRST_MEASURED[speed.launches_kernels]
+    configs = [chooser.near(Choice(*shape, characters)) for shape in shapes]
     parts = dict.fromkeys(map(chooser.part_to_measure, configs))  # equal if `base` sets the shape
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
@@ -226,21 +190,8 @@ def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
 
 
 def _measure_text(
-    chooser: Chooser,
-    val: Ids,
-    pace: Pace,
-    remaining_s: float,
-    check_stop: Callable[[], None],
+    chooser: Chooser, val: Ids, pace: Pace, remaining_s: float, check_stop: Callable[[], None]
 ) -> Difficulty:
-    """Train the pilot, a small test model, on the text; return its results.
-
-    Args:
-        chooser: has the text and the settings of the pilot.
-        val: the ids to score.
-        pace: the seconds per character of the pilot.
-        remaining_s: the seconds until the end of the whole command. The pilot takes a part of them.
-        check_stop: called before each step. An exception that it raises ends the pilot.
-    """
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

@@ -1,8 +1,8 @@
 """Measure how much of a text repeats earlier text, which a model can learn to copy.
 
-The context of an id is the few ids before it. An id counts as repeated if its context occurred
-earlier in the same window, and was last followed by the same id. An induction head predicts
-such ids (arXiv:2209.11895, "prefix matching").
+An id is repeated if its context, the few ids before it, occurred earlier in the same window, and
+was last followed by the same id. An induction head predicts such ids (arXiv:2209.11895, "prefix
+matching"). `context` is the number of ids of a context.
 """
 
 import math
@@ -26,21 +26,16 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than a fraction MUCH_REPEATED of the val ids could be copied.
-
-    An id could be copied if the few ids before it occurred earlier in its window of `T` ids, and
-    were last followed by the same id.
-    """
+    """Return whether more than MUCH_REPEATED of the val ids are repeated, in windows of `T` ids."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
     """Return the length of a context, in ids, for a text and windows of `T` ids.
 
-    The length is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by
-    chance. It is at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the
-    windows, where H is the entropy of an id in nats. n is chosen so that this is at most
-    1 / CHANCE_WINDOWS.
+    It is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by chance, but
+    at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the windows, where H
+    is the entropy of an id in nats. n is chosen so that this is at most 1 / CHANCE_WINDOWS.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -52,22 +47,14 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of `ids` that are repeated.
-
-    An id is repeated if the `context` ids before it occurred earlier in its window of `T` ids, and
-    were last followed by the same id.
-    """
+    """Return the fraction of `ids` repeated after `context` equal ids, in windows of `T` ids."""
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return the contribution of the repeated ids to the mean loss on `ids`, in nats per id.
-
-    The losses of the repeated ids are added, and divided by the number of all scored ids.
-    `context` is the number of ids that must recur before an id for it to count as repeated.
-    """
+    """Return the sum of the losses of repeated ids, divided by the number of all scored `ids`."""
     device = next(model.parameters()).device
     total, scored = 0.0, 0
     model.eval()
@@ -82,11 +69,7 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return which targets are repeated, as booleans (B, T).
-
-    A target in `y` (B, T) is repeated if the `context` ids before it, in the inputs `x` (B, T),
-    occurred earlier in the window, and were last followed by the same id.
-    """
+    """Return which targets `y` of the inputs `x` are repeated, all (B, T)."""
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}

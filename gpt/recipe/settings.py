@@ -1,10 +1,11 @@
 """Derive all settings of a run from a few: shape, number of characters, token dropout.
 
 These few are chosen for the lowest val loss that law.py predicts. Token dropout sets the embeddings
-of random input characters to zero.
+of random input characters to zero. T is the attention window, V the size of the vocabulary, and
+`batch_size` the number of windows in a step, if the user has set it.
 
-The shipped configs for tinyshakespeare nearly follow these rules: `shakespeare_fast` for a run of
-0.14 M characters, and `shakespeare_cpu` for a run of 3.7 M.
+The configs `shakespeare_fast` and `shakespeare_cpu` nearly follow these rules, for runs of 0.14 M
+and 3.7 M characters.
 """
 
 import math
@@ -30,17 +31,13 @@ STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings of a run that are chosen for the lowest predicted val loss (see law.py).
-
-    `members` is the size of the ensemble, 1 for a single model. `characters` is the number of
-    characters that each member is trained on.
-    """
+    """Settings of a run that are chosen for the lowest predicted val loss (see law.py)."""
 
     n_layer: int
     C: int
-    characters: int
+    characters: int  # that each member is trained on
     token_dropout: float = 0.0
-    members: int = 1
+    members: int = 1  # size of the ensemble
 
     @property
     def n_head(self) -> int:
@@ -54,24 +51,15 @@ class Choice:
 
 
 def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
-    """Return an attention window that suits the length of the text: a power of two up to `limit`.
-
-    `shortest_split` is the length in ids of the train or the val split, whichever is shorter. The
-    window is at most a quarter of it, unless the split is very short.
-    """
+    """Return an attention window for the ids of the shorter split: a power of two up to `limit`."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     return 1 << min(limit, longest).bit_length() - 1
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return `config` with n-gram counts.
+    """Return `config` with n-gram counts, and a T that can exceed the attention window.
 
-    The counts see a window of `model.T` ids, which can be longer than the attention window.
-
-    Args:
-        config: a config without counts.
-        shortest_split: length of the text's shorter split, in ids.
-        V: size of the vocabulary.
+    `shortest_split` is the number of ids of the text's shorter split.
     """
     context = T = config.model.attention_window
     # half a split is about what the gate is fitted on: see GateFit
@@ -92,9 +80,8 @@ def with_counts(config: Config, shortest_split: int, V: int) -> Config:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters in a step: a power of two, or T if that is larger.
 
-    The number grows with the square root of `characters`, the length of the run. For a short run,
-    more steps help more than larger ones (arXiv:1812.06162; scripts/experiments.md). If the user
-    has set `batch_size`, the number is `batch_size` times T.
+    It grows with the square root of `characters`, the length of the run: in a short run, more steps
+    help more than larger ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T
@@ -103,25 +90,18 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
 
 def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
-    """Return the number of steps, at least 1, of a run of `characters` characters.
-
-    `T` is the context length. If `batch_size` is None, the batch suits the length of the run.
-    """
+    """Return the number of steps, at least 1, of a run of `characters` characters."""
     return max(1, min(characters // step_characters(characters, T, batch_size), MAX_COUNT))
 
 
 def settings_for(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> Config:
-    """Return the config of a run with the chosen layers, channels and number of characters.
+    """Return the config of the run `choice`.
 
-    Args:
-        choice: the settings that were chosen for the lowest predicted val loss.
-        T: the context length.
-        batch_size: the number of windows in a step; computed if None.
-        repeats: whether the text repeats itself, so that heads should learn to copy. Then there
-            are at least two heads, half of each key's channels come from the previous character,
-            and the windows at the start of the run are longer than otherwise.
+    With `repeats`, for a text that repeats itself, heads should learn to copy: there are at least
+    two, half of each key's channels come from the previous character, and the windows at the start
+    of the run are longer than otherwise.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

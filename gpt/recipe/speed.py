@@ -1,8 +1,11 @@
-"""Measure how fast some models train on this machine, and interpolate the speed of other models."""
+"""Measure how fast some models train on this machine, and interpolate the speed of other models.
+
+A pace is in seconds per character.
+"""
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -36,56 +39,40 @@ LARGE_ENSEMBLES = (12, 16, 24, 32)  # the same, only on an accelerator
 
 @dataclass(frozen=True)
 class Pace:
-    """Speed of a model, in seconds per character.
+    """Speed of a model, in seconds per character."""
 
-    Attributes:
-        train_s: seconds of a whole training step, divided by its number of characters.
-        evaluation_s: seconds to score a character.
-    """
-
-    train_s: float
-    evaluation_s: float
+    train_s: float  # of a whole training step, divided by its number of characters
+    evaluation_s: float  # to score a character
 
 
 @dataclass
 class Speed:
-    """Measured paces (seconds per character) of some configs, and predictions for other configs.
+    """Measured paces of some configs, and predictions for other configs.
 
     Paces are interpolated by the number of operations per character. On an accelerator, launching
     the kernels of a step can take longer than computing them. The seconds of a training step are
     then fitted as a + b * layers + c * operations.
-
-    Attributes:
-        V: size of the vocabulary of the text.
-        measure: returns the paces of configs without an ensemble.
-        threads: number of threads that are divided among the members of an ensemble. It is 1 if
-            the members train one after another.
-        launches_kernels: whether the models are trained on an accelerator.
-        measured: the operations per character and the pace of each measured config, by layers,
-            channels, attention window and characters per step.
     """
 
-    V: int
-    measure: Callable[[list[Config]], list[Pace]]
-    threads: int = 1
-    launches_kernels: bool = False
+    V: int  # size of the vocabulary
+    measure: Callable[[list[Config]], list[Pace]]  # returns the paces of single models
+    threads: int = 1  # divided among the members of an ensemble; 1 if they take turns
+    launches_kernels: bool = False  # whether the models are trained on an accelerator
+    # operations per character and pace, by layers, channels, window and characters per step
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether the pace (seconds per character) of this shape and batch size is known."""
+        """Return whether a model of this shape and batch size was measured."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
-        """Measure and store the paces (seconds per character) of `configs` without ensembles."""
+        """Measure and store the paces of `configs` without ensembles."""
         for config, pace in zip(configs, self.measure([*configs]), strict=True):
             operations = operations_per_character(config.model, self.V)
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the seconds per character of `config`, in training and in evaluation.
-
-        These are the seconds until all members of an ensemble have processed the character.
-        """
+        """Return the pace of `config`, until all members have processed a character."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle
@@ -94,10 +81,6 @@ class Speed:
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
-        """Return the pace (seconds per character) of one member of the ensemble of `config`.
-
-        A pace that was not measured is interpolated by the number of operations per character.
-        """
         if known := self.measured.get(_shape(config)):
             return known[1]
         points = sorted((n, pace.train_s, pace.evaluation_s) for n, pace in self.measured.values())
@@ -110,10 +93,7 @@ class Speed:
         return replace(pace, train_s=self._fitted_s(config)) if self.launches_kernels else pace
 
     def _fitted_s(self, config: Config) -> float:
-        """Return the seconds of training per character, by a fit to all measured configs.
-
-        The seconds of a step are a + b * layers + c * operations.
-        """
+        """Return the seconds of training per character, by a fit to all measured configs."""
         measured = [
             (1, n_layer, operations * in_step, in_step * pace.train_s)
             for (n_layer, _, _, in_step), (operations, pace) in self.measured.items()
@@ -128,23 +108,8 @@ class Speed:
         return float(term / scale @ np.maximum(costs, 0.0)) / in_step
 
 
-def with_members(config: Config, members: int) -> Config:
-    """Return `config` with the size of the ensemble set to `members`."""
-    model = config.model.model_copy(update={"ensemble": members})
-    return config.model_copy(update={"model": model})
-
-
-def without_compiler(config: Config) -> Config:
-    """Return `config` with `train.compile` off, for a model that is trained only for a moment."""
-    train = config.train.model_copy(update={"compile": "off"})
-    return config.model_copy(update={"train": train})
-
-
 def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
-    """Return the number of threads that are divided among the members of an ensemble.
-
-    If the members train one after another, return 1.
-    """
+    """Return the number of threads that the members of an ensemble divide; 1 if they take turns."""
     with computing_with(config.threads):
         shared = takes_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
@@ -154,46 +119,39 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
     They are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
-    product, and 6 T (key size + value size) for each head, where T is the context length. The
-    causal mask does not reduce the count.
+    product, and 6 T (key size + value size) for each head, as if there were no causal mask.
     """
-    queries, values = model.n_head * model.head_size, model.n_head * model.value_size
-    layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.attention_window * (
-        queries + values
-    )
+    both = model.n_head * (model.head_size + model.value_size)
+    layer = model.C * (2 * both + 8 * model.C) + model.attention_window * both
     return 6.0 * (model.n_layer * layer + model.C * V)
 
 
 def measure_paces(
     configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
 ) -> list[Pace]:
-    """Measure the pace (seconds per character) of each config on a temporary model.
+    """Measure the pace of each of `configs`, without an ensemble, on a temporary model.
 
-    Each model is trained for a few steps of each window length, and evaluated briefly. The models
-    take turns, so that other programs on the machine slow all of them equally. `before_each` is
-    called before each step. It may raise an exception to end the measurement. No model is compiled,
-    because compiling would take longer than the measurement.
+    The models take turns, so that other programs on the machine slow all of them equally. No model
+    is compiled, because compiling would take longer than the measurement. `before_each` is called
+    before each step; an exception that it raises ends the measurement.
     """
-    configs = [without_compiler(config) for config in configs]
-    device, V = select_device(configs[0].device), len(corpus.vocabulary)
+    configs = [config.changed(train={"compile": "off"}) for config in configs]
+    device, ids, vocabulary = select_device(configs[0].device), corpus.train, corpus.vocabulary
     with computing_with(configs[0].threads):
         models, updates = [], []
         for config in configs:
             before_each()
-            check_training_memory(config, V, device)
-            models.append(make_model(config.model, V, config.seed).to(device))
-            updates.append(
-                build_step(config, models[-1], device, SINGLE, corpus.train, corpus.vocabulary)
-            )
+            check_training_memory(config, len(vocabulary), device)
+            models.append(make_model(config.model, len(vocabulary), config.seed).to(device))
+            updates.append(build_step(config, models[-1], device, SINGLE, ids, vocabulary))
             free_cached_memory(device)  # for the next model
-        schedules = [Schedule(config) for config in configs]
         together = 1 if device.type == "cpu" else ACCELERATOR_STEPS
         last_steps = [config.train.steps for config in configs]
         long_s = _step_seconds(updates, last_steps, together, before_each)
         short_s = _step_seconds(updates, [0] * len(configs), together, before_each)
         paces = []
         for i, config in enumerate(configs):
-            short_part = schedules[i].short_steps / config.train.steps
+            short_part = Schedule(config).short_part_after(0)
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
             characters = timed_characters(config.model.attention_window, device)
             for _ in range(2):  # the first evaluation takes longer
@@ -209,19 +167,9 @@ def measure_paces(
 
 
 def _step_seconds(
-    updates: Sequence[Update],
-    first_steps: Sequence[int],
-    together: int,
-    before_each: Callable[[], object],
+    updates: list[Update], first_steps: list[int], together: int, before_each: Callable[[], object]
 ) -> list[float]:
-    """Return each model's median seconds per step.
-
-    Args:
-        updates: the training step of each model.
-        first_steps: the step at which each model starts.
-        together: the number of steps between two readings of the clock.
-        before_each: called before each reading.
-    """
+    """Return each model's median seconds per step; the clock is read after `together` steps."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

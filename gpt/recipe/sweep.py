@@ -3,8 +3,7 @@
     runs/NAME-sweep/sweep.json           the plan: the runs and their configs
                     lr-1e-3,seed-1337/   the folder of a run
 
-The plan does not record which runs are finished: their checkpoints do. So a sweep can be killed at
-any moment and resumed.
+The checkpoints record which runs are finished, so a sweep can be killed and resumed at any moment.
 """
 
 import json
@@ -61,14 +60,10 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Results of the runs of a sweep that differ only by seed.
+    """Results of the runs that differ only by seed. Losses are in nats per character."""
 
-    `values` are the settings that the sweep varies. `mean` and `standard_error` are those of the
-    runs' val losses, in nats per character; None if they are unknown.
-    """
-
-    values: dict[str, str]
-    mean: float | None
+    values: dict[str, str]  # of the settings that the sweep varies
+    mean: float | None  # of the val losses; None if unknown
     standard_error: float | None
     runs: list[SweepRun]
 
@@ -156,7 +151,6 @@ def run_sweep(
 
 
 def _check_folder(folder: Path, asked: Sequence[PlannedRun], overwrite: bool) -> None:
-    """Raise UsageError if a new sweep cannot use `folder`, such as because it contains a run."""
     if is_run(folder):
         raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
     if not is_sweep(folder):
@@ -172,18 +166,10 @@ def new_plan(
     load: Load,
     should_stop: Callable[[], bool],
 ) -> SweepPlan:
-    """Return the plan of a new sweep: the config of each run, and the hash of its text.
+    """Return the plan of a new sweep; for the arguments see `run_sweep`.
 
-    If gpt chooses the unset settings (`PlannedRun.is_open`), it chooses them once for all runs that
-    differ only in training settings, so that these runs have the same model. It chooses separately
-    for runs that differ in text, time or model.
-
-    Args:
-        asked: the runs that the command asks for.
-        jobs: the number of runs to train at once. They divide the threads of torch among them.
-        choose: returns a config whose unset settings are chosen for the text and the time.
-        load: reads the text of a config.
-        should_stop: returns whether the user has asked to stop.
+    gpt chooses unset settings (`PlannedRun.is_open`) once for all runs that differ only in training
+    settings, so that these have the same model, but separately for each text, time or model.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -206,10 +192,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` after `choose` has set what the user left unset.
-
-    Runs that differ only in training settings share a choice, which is cached in `chosen`.
-    """
+    """Return `config` after `choose` has set what the user left unset; cached in `chosen`."""
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()
@@ -234,11 +217,7 @@ def _at_once(
     jobs: int,
     should_stop: Callable[[], bool],
 ) -> list[SweepRun]:
-    """Call `finish` for each run, `jobs` runs at once, in threads; return their results.
-
-    If a run is interrupted, the others are stopped. `finish` gets a run, and a function that
-    returns whether to stop.
-    """
+    """Call `finish` for each run, `jobs` at once, in threads. An interruption stops all."""
     is_over = Event()
 
     def finish_one(run: PlannedRun) -> SweepRun:
@@ -265,16 +244,9 @@ def _finish(
     on_event: Callable[[dict[str, Any]], object],
     as_command: bool,
 ) -> SweepRun:
-    """Train or resume a run of a sweep unless it is finished; return its result.
+    """Train or resume a run of the sweep in the folder `sweep` unless it is finished.
 
-    Args:
-        planned: the run.
-        should_stop: returns whether the user has asked to stop.
-        sweep: the folder of the sweep.
-        load: reads the text of a config.
-        on_event: called with each event of the training, such as an evaluation.
-        as_command: train by a `gpt train` command instead of in this process; then `on_event` is
-            not called.
+    With `as_command`, a `gpt train` command trains it, and `on_event` is not called.
     """
     run = sweep / planned.name
     ended = SweepRun(str(from_here(run)), planned.config.seed)
@@ -313,11 +285,8 @@ def _finish(
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part of val
-            checkpoint = read_checkpoint(run)
-            model, val = (
-                load_model(checkpoint, select_device(planned.config.device)),
-                scored_val(corpus),
-            )
+            checkpoint, val = read_checkpoint(run), scored_val(corpus)
+            model = load_model(checkpoint, select_device(planned.config.device))
             with phase(f"evaluating {run}"):
                 loss = evaluate(model, val, corpus.vocabulary, mixture=checkpoint.mixture)
         loss = val_units(corpus).per_character(loss)
@@ -332,20 +301,14 @@ def _finish(
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """Group runs that differ only by seed; return the groups, sorted by mean val loss.
-
-    Groups in which all runs failed are last. `ended` has the result of each run of `plan`.
-    """
+    """Group runs that differ only by seed, sorted by mean val loss; failed groups are last."""
     if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}
     for planned, run in zip(plan.runs, ended, strict=True):
         values = {key: value for key, value in planned.values.items() if key != "seed"}
         groups.setdefault(str(values), SweepResult(values, None, None, [])).runs.append(run)
-    results = []
-    for group in groups.values():
-        mean = seed_mean([run.val_loss for run in group.runs if run.val_loss is not None])
-        if mean is not None:
-            group = replace(group, mean=mean.mean, standard_error=mean.standard_error)
-        results.append(group)
-    return sorted(results, key=lambda result: (result.mean is None, result.mean))
+    for key, group in groups.items():
+        if mean := seed_mean([run.val_loss for run in group.runs if run.val_loss is not None]):
+            groups[key] = replace(group, mean=mean.mean, standard_error=mean.standard_error)
+    return sorted(groups.values(), key=lambda result: (result.mean is None, result.mean))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_
 
 from gpt.config.load import Override, assignment, typed_value
 from gpt.config.mistakes import explain
-from gpt.config.schema import Config, explicit, settled
+from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, listed, shown
@@ -27,17 +27,11 @@ MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the n
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each setting that a sweep varies: the overrides for one run.
+    """One value of each setting that a sweep varies: the overrides for one run."""
 
-    Attributes:
-        name: the name of the run's folder, such as `lr-1e-3,seed-1337`.
-        values: the values, as typed, of the settings that the sweep varies.
-        changes: all overrides of the config, also those that are the same in all runs.
-    """
-
-    name: str
-    values: dict[str, str]
-    changes: list[Override]
+    name: str  # of the run's folder, such as `lr-1e-3,seed-1337`
+    values: dict[str, str]  # of the settings that the sweep varies, as typed
+    changes: list[Override]  # all overrides, also those that are the same in all runs
 
 
 def combinations(changes: Sequence[Override]) -> list[Combination]:
@@ -49,7 +43,6 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
 
     Raises:
         ConfigError: a list is empty, has no value between two commas, or has a value twice.
-        UsageError: there are more than MAX_RUNS combinations.
     """
     several: dict[str, list[str]] = {}
     single: dict[str, Override] = {}
@@ -76,10 +69,7 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
 
 
 def _short_name(key: str) -> str:
-    """Return the name of a setting, or its initials if it is long: `lr` for `learning_rate`.
-
-    The name of a run has to be short for the legends of TensorBoard.
-    """
+    """Return the name of a setting, or its initials if it is long: `lr` for `learning_rate`."""
     name = key.rpartition(".")[2]
     words = name.split("_")
     is_long = len(words) > 1 and len(name) > MAX_SETTING_CHARACTERS
@@ -93,13 +83,7 @@ def check_count(runs: int) -> None:
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values that a sweep tries for a setting, as typed; None if there is only one.
-
-    Args:
-        key: the dotted key of the setting.
-        value: a list, or a text with values separated by commas.
-        change: the override that contains `value`, as the caller gave it.
-    """
+    """Return the values, as typed, that the override `change` lists for `key`; None if only one."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
             return None
@@ -133,46 +117,27 @@ def _takes(key: str, value: Any) -> bool:
 
 
 class PlannedRun(BaseModel):
-    """A run of a sweep, as stored in sweep.json.
-
-    Attributes:
-        name: the name of its folder.
-        values: the values, as typed, of the settings that the sweep varies.
-        asked: the config as the command gives it; settings may be unset.
-        is_open: whether gpt chooses the unset settings of `asked` for the text and the time.
-        config: the config to train with: `asked`, the chosen settings, and the number of threads.
-        text_sha256: SHA-256 of the text, to notice that it has changed.
-    """
+    """A run of a sweep, as stored in sweep.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
-    name: str
-    values: dict[str, str]
-    asked: Config
-    is_open: bool = False
-    config: Config = Config()
-    text_sha256: str = ""
+    name: str  # of the run's folder
+    values: dict[str, str]  # of the settings that the sweep varies, as typed
+    asked: Config  # the config as the command gives it; settings may be unset
+    is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
+    config: Config = Config()  # to train with, including what gpt has chosen
+    text_sha256: str = ""  # of the text, to notice that it has changed
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key. They identify the run: each run of a sweep has different ones.
+        """Settings by dotted key, different in each run. Those that gpt chooses are left out.
 
-        A command resumes the sweep if it asks for runs with the same settings. If gpt chooses the
-        settings that the command leaves unset (`is_open`), these are not included.
+        A command resumes the sweep if it asks for runs with the same settings.
         """
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
-    @field_serializer("asked")
-    def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the settings that were given; sweep.json lacks those left at a default."""
+    @field_serializer("asked", "config")
+    def _only_given(self, config: Config) -> dict[str, Any]:
         return config.model_dump(exclude_unset=True)
-
-    @field_serializer("config")
-    def _config(self, config: Config) -> dict[str, Any]:
-        """Serialise the config without values that are computed from other settings.
-
-        These values are computed again when sweep.json is read.
-        """
-        return settled(config)
 
 
 class SweepPlan(BaseModel):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from gpt.config.schema import Config, settled
+from gpt.config.schema import Config
 from gpt.config.yaml import as_flow
 from gpt.errors import Interrupted, TrainingError
 
@@ -39,15 +39,12 @@ def train_by_command(
         run: the folder of the run.
         resume: continue the run in that folder instead of starting a new one.
         standard_input: a file with the text, if the text came from standard input.
-        should_stop: called several times a second; returns whether to stop the command.
-
-    Raises:
-        Interrupted: `should_stop` returned True; the command has saved the run.
-        TrainingError: the command failed; the message is the command's own.
+        should_stop: called several times a second; returns whether to stop the command. Then
+            Interrupted is raised, after the command has saved the run.
     """
     with tempfile.TemporaryDirectory() as folder:
         config_file, messages = Path(folder, "config.yaml"), Path(folder, "messages")
-        config_file.write_text(as_flow(settled(config)), "utf-8")
+        config_file.write_text(as_flow(config.model_dump(exclude_unset=True)), "utf-8")
         new = ["--config", str(config_file), "--run-dir", str(run), "--overwrite"]
         with (standard_input or Path(os.devnull)).open("rb") as stdin, messages.open("wb") as err:
             process = subprocess.Popen(
@@ -89,7 +86,7 @@ def sweep_has_ended() -> bool:
 
 
 def _message(code: int, messages: Path) -> str:
-    """Return why a command failed, from its exit `code` and the file `messages` of its stderr."""
+    """Return why a command failed, from its exit `code` and its stderr, the file `messages`."""
     if code < 0:
         return f"its process was ended by signal {-code}, perhaps because memory was full"
     lines = messages.read_text("utf-8", errors="replace").strip()

@@ -14,6 +14,7 @@ from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import takes_threads, threads_each
+from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import Result, TrainStep, join_tensors, split_tensors
 from gpt.training.teacher import Teacher
@@ -22,53 +23,29 @@ from gpt.training.teacher import Teacher
 class EnsembleStep:
     """Updates all members of an ensemble; has the same interface as TrainStep.
 
-    Each member has its own TrainStep and its own seed, which sets its batches and random draws.
     Member m gets, bit for bit, the weights of a run without an ensemble that has the seed
     `member_seed(seed, m)` and the number of threads that `threads_each` returns.
 
-    On a CPU, the members train in parallel and divide the threads among them. If there are more
-    members than threads, members wait for a free thread. No member gets more than one step ahead of
-    another, and `read` waits for all members before it returns losses. On other devices, or with a
-    setting such as dropout (see `takes_threads`), the members train one after another.
+    If the members train side by side (see `takes_threads`), they divide the threads among them, and
+    no member gets more than one step ahead of another. Else they train one after another.
     """
 
     is_ahead = True  # a call may return before its work is done; see TrainStep
 
     def __init__(
-        self,
-        config: Config,
-        model: LanguageModel,
-        device: torch.device,
-        ranks: Ranks,
-        ids: Ids,
-        vocabulary: Vocabulary | None,
-        teacher: Teacher | None,
+        self, model: LanguageModel, members: list[TrainStep], threads: int, *, side_by_side: bool
     ) -> None:
-        threads = torch.get_num_threads()
-        each = threads_each(threads, config, device, ranks)
-        config_of_one = config.model.model_copy(update={"ensemble": 1})
-        self.members: list[TrainStep] = []
-        with computing_with(each):
-            for m, member in enumerate(members_of(model)):
-                update = {"seed": member_seed(config.seed, m), "model": config_of_one}
-                own = config.model_copy(update=update)
-                self.members.append(TrainStep(own, member, device, ranks, ids, vocabulary, teacher))
-        self.model, self.device, self.teacher = model, device, teacher
-        self.precision = self.members[0].precision
-        self.side_by_side = takes_threads(config, device, ranks)
-        self.pool = ThreadPoolExecutor(
-            min(threads, len(self.members)), initializer=set_threads_here, initargs=(each,)
-        )
+        first = members[0]
+        self.model, self.members, self.side_by_side = model, members, side_by_side
+        self.device, self.precision, self.teacher = first.device, first.precision, first.teacher
+        at_once = min(torch.get_num_threads(), len(members))
+        self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
         self.running: list[Future[None]] = []  # the newest work of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member; return tensors (members,) of the losses and of the gradient norms.
-
-        A member whose loss or norm is NaN or infinite skips its own update.
-        """
-        losses, norms = torch.full(
-            (2, len(self.members)), torch.nan, dtype=torch.float32, device=self.device
-        )
+        """Update each member; return the losses and gradient norms of the members, (K,) each."""
+        shape = 2, len(self.members)
+        losses, norms = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
 
         def update(m: int) -> None:
             losses[m], norms[m] = self.members[m](step)
@@ -88,18 +65,12 @@ class EnsembleStep:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return a pair [losses, norms] for each result.
-
-        `losses` and `norms` are lists with one number for each ensemble member.
-        """
+        """Wait until `results` are computed; return [losses, norms], as floats, of each result."""
         self._finish()
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for the index m of each ensemble member.
-
-        If the members train in threads, this method can return before the calls have ended.
-        """
+        """Call `work(m)` for each member; in threads, calls can end after this method returns."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -116,7 +87,6 @@ class EnsembleStep:
         self.running = started
 
     def _finish(self) -> None:
-        """Wait until all ensemble members are done; raise an exception that a member raised."""
         running, self.running = self.running, []
         wait(running)
         for future in running:
@@ -131,10 +101,9 @@ class EnsembleStep:
     def load_state_dict(self, state: TrainingState) -> None:
         """Restore the training state of all ensemble members from `state`, made by `state_dict`."""
         by_member = split_tensors(state.tensors, len(self.members))
-        for member, tensors, numbers in zip(
-            self.members, by_member, state.numbers["members"], strict=True
-        ):
-            member.load_state_dict(TrainingState(tensors, numbers))
+        states = map(TrainingState, by_member, state.numbers["members"])
+        for member, own in zip(self.members, states, strict=True):
+            member.load_state_dict(own)
 
 
 Update = TrainStep | EnsembleStep
@@ -149,12 +118,22 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return an object that makes training steps: a TrainStep or, for ensembles, an EnsembleStep.
-
-    `ids` is the train split, and `teacher` the model to distill, if any. If `vocabulary` is given,
-    the cost of characters that share an id is added to the loss (see TrainStep).
-    """
+    """Return an object that makes training steps; for the arguments see TrainStep."""
     forget_compiled_code(config.train.compile, device)
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
-    return EnsembleStep(config, model, device, ranks, ids, vocabulary, teacher)
+    members, threads = [], threads_each(torch.get_num_threads(), config, device, ranks)
+    with computing_with(threads):
+        for m, member in enumerate(members_of(model)):
+            seed = {"seed": member_seed(config.seed, m)}
+            own = config.changed(model={"ensemble": 1}).model_copy(update=seed)
+            members.append(TrainStep(own, member, device, ranks, ids, vocabulary, teacher))
+    side_by_side = takes_threads(config, device, ranks)
+    return EnsembleStep(model, members, threads, side_by_side=side_by_side)
+
+
+def step_of(context: RunContext, model: LanguageModel) -> Update:
+    """Return an object that makes the training steps of a run with `model`."""
+    ids, vocabulary = context.network_ids, context.corpus.vocabulary
+    config, device, ranks = context.config, context.device, context.ranks
+    return build_step(config, model, device, ranks, ids, vocabulary, context.teacher)

@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -23,44 +22,30 @@ from gpt.training.schedule import Schedule
 
 
 class Checkpointer:
-    """Writes the checkpoints of a run, on rank 0.
-
-    Args:
-        context: the settings, text and folder of the run.
-        update: the model and its optimizers.
-        schedule: the schedule of the run. Its plans (how many steps the run has) are stored, too.
-        clock: returns the current time in seconds.
-        saved_at_step: the step of the newest checkpoint; None if there is none.
-    """
+    """Writes the checkpoints of a run, on rank 0."""
 
     def __init__(
-        self,
-        context: RunContext,
-        update: Update,
-        schedule: Schedule,
-        clock: Callable[[], float],
-        saved_at_step: int | None,
+        self, context: RunContext, update: Update, schedule: Schedule, saved_at_step: int | None
     ) -> None:
         self.context, self.update, self.schedule = context, update, schedule
-        self.clock = clock
-        self.saved_at_step, self.saved_at = saved_at_step, clock()
+        self.saved_at_step = saved_at_step  # step of the newest checkpoint; None if there is none
+        self.saved_at = context.clock()
 
     def is_due_by_clock(self) -> bool:
-        """Return whether `train.checkpoint_every` minutes have passed since the last checkpoint.
-
-        Return False if `train.checkpoint_every` is a number of steps. If it is in minutes and there
-        is no checkpoint yet, return True.
-        """
+        """Return whether a checkpoint is due by the minutes of `train.checkpoint_every`, if any."""
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):
             return False
         minutes = float(every.removesuffix(" min"))
-        return self.saved_at_step is None or self.clock() - self.saved_at >= 60 * minutes
+        return self.saved_at_step is None or self.context.clock() - self.saved_at >= 60 * minutes
 
     def save(self, step: int, progress: Progress, finished: bool) -> None:
         """Write a checkpoint after `step` steps. Every rank must call this method.
 
-        The checkpoint also stores `progress`, and whether training has `finished`.
+        Args:
+            step: the number of steps done.
+            progress: losses and counters to store.
+            finished: whether training has ended.
 
         Raises:
             Diverged: a weight is NaN or infinite.
@@ -68,7 +53,7 @@ class Checkpointer:
         """
         if not self.context.ranks.broadcast(self._write, step, progress, finished):
             raise Diverged(f"step {step}: weights are NaN or infinite")
-        self.saved_at_step, self.saved_at = step, self.clock()
+        self.saved_at_step, self.saved_at = step, self.context.clock()
 
     def _write(self, step: int, progress: Progress, finished: bool) -> bool:
         """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""
@@ -87,8 +72,7 @@ class Checkpointer:
             finished=finished,
         )
         if finished and config.train.minutes is not None:  # the plans in the config repeat the run
-            train = config.train.model_copy(update={"minutes": None})
-            repeated = config.model_copy(update={"train": train})
+            repeated = config.changed(train={"minutes": None})
             write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
         try:
             keep = config.train.keep_checkpoints
@@ -107,7 +91,6 @@ class Checkpointer:
         return True
 
     def _state(self, progress: Progress) -> TrainingState:
-        """Return what a resume needs besides the weights, such as the optimizers' state."""
         state, corpus = self.update.state_dict(), self.context.corpus
         # JSON has no infinity, the value of losses before the first evaluation
         known = {key: value for key, value in asdict(progress).items() if value != math.inf}

@@ -17,7 +17,7 @@ from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_step
+from gpt.training.build_step import step_of
 from gpt.training.gate_fit import GateFit
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.run_context import RunContext
@@ -36,24 +36,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Memory and time that a run is expected to take.
-
-    Attributes:
-        parameters: number of parameters, by part of the model.
-        state_bytes: bytes of the weights, the gradients and the optimizers' running averages.
-        peak_bytes: the most bytes of memory that the run needs at once.
-        costs: how often each kind of work is done, and its seconds, by name; `start` is the work
-            before the first step.
-        seconds: duration of the run: the sum over `costs`.
-    """
+    """Memory and time that a run is expected to take."""
 
     device: str
     precision: str
-    parameters: dict[str, int]
-    state_bytes: int
-    peak_bytes: int
-    costs: dict[str, Cost]
-    seconds: float
+    parameters: dict[str, int]  # by part of the model
+    state_bytes: int  # of the weights, the gradients and the optimizers' running averages
+    peak_bytes: int  # the most that the run needs at once
+    costs: dict[str, Cost]  # by name; `start` is the work before the first step
+    seconds: float  # duration of the run: the sum over `costs`
 
 
 def estimate(
@@ -76,9 +67,10 @@ def estimate(
         check_training_memory(config, V, device, teacher)
         model = make_model(config.model, V, config.seed).to(device)
         gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
-        context = RunContext(config, corpus, Path(), SINGLE, lambda: False, gate_fit)
-        ids = context.network_ids
-        update = build_step(config, model, device, SINGLE, ids, vocabulary, teacher)
+        context = RunContext(
+            config, corpus, Path(), SINGLE, lambda: False, device, gate_fit, teacher, clock
+        )
+        update = step_of(context, model)
         start_s = clock()
         stopwatch = Stopwatch(clock)
         stopwatch.probe(lambda step: update.read([update(step)]), update, context)

@@ -31,11 +31,7 @@ class Diverged(Exception):
 
 @dataclass(config=ConfigDict(strict=True))  # a damaged file is refused
 class Progress:
-    """Losses and counters of a run so far, saved with each checkpoint.
-
-    `loss` and `best_loss` are in nats per id, on the val split or, if `train.eval_characters` is
-    set, on a part of the split.
-    """
+    """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
 
     loss: float = math.inf  # loss of the newest evaluation after step 0
     best_loss: float = math.inf
@@ -58,7 +54,7 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return the reason for an early stop by the settings in `train`; empty if none applies."""
+        """Return why the settings in `train` end training early; empty if they do not."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
@@ -71,14 +67,7 @@ class Progress:
 
 
 class Evaluator:
-    """Evaluates a model on the val split, and decides when training ends.
-
-    Attributes:
-        progress: losses and counters, updated by each complete evaluation.
-        is_best: whether this step was evaluated and has the lowest loss so far.
-        reason_to_stop: why training ends at this step; empty while training continues.
-        best_val_loss: loss of the best checkpoint on the whole val split, once training has ended.
-    """
+    """Evaluates a model on the val split, and decides when training ends."""
 
     def __init__(
         self, context: RunContext, model: LanguageModel, stopwatch: Stopwatch, progress: Progress
@@ -88,32 +77,28 @@ class Evaluator:
         self.restart(progress)
 
     def restart(self, progress: Progress) -> None:
-        """Continue from `progress` (losses and counters), at the start or after a rollback."""
+        """Continue from `progress`, at the start or after a rollback."""
         self.progress = progress
-        self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
+        self.is_best = False  # whether this step was evaluated and has the lowest loss so far
+        self.reason_to_stop = ""  # why training ends at this step; empty while it continues
+        self.best_val_loss = math.inf  # of the best checkpoint, on all of val, at the end
 
     def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
-        """Compute the val loss after `step` steps, and update the attributes.
-
-        `is_last` is true after the last step of the run.
+        """Compute the val loss after `step` steps, the last of the run if `is_last`.
 
         Returns:
-            Losses in nats per id, by name. `val_loss` is the loss on the whole val split. If
-            `train.eval_characters` limits evaluations to a part of the split, their loss is
-            `val_loss_part`; the evaluation that ends training adds `val_loss`. An ensemble adds
-            `val_loss_member_1` and so on. If ids are bytes, `val_loss` is followed by
-            `val_loss_per_character`.
+            Losses in nats per id: `val_loss` on the whole val split, or `val_loss_part` if
+            `train.eval_characters` limits evaluations to a part. The evaluation that ends training
+            has both. `val_loss_member_1` and so on are those of an ensemble's members. A model of
+            bytes adds `val_loss_per_character`.
 
         Raises:
             Stopped: a stop was requested; the attributes are unchanged.
             Diverged: a loss is NaN or infinite.
         """
-        train = self.context.config.train
-        part = train.eval_characters
-        if part is None or part >= self.units.ids:
-            losses = self._score(step, "val_loss", self.units.ids)
-        else:
-            losses = self._score(step, "val_loss_part", part)
+        train, ids = self.context.config.train, self.units.ids
+        part = min(train.eval_characters or ids, ids)
+        losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
             is_best = progress.add(step, next(iter(losses.values())))
@@ -121,7 +106,7 @@ class Evaluator:
             progress.ended, best_val_loss = bool(early), progress.best_loss
             reason = early or ("all steps done" if is_last else "")
             if reason and "val_loss" not in losses:
-                losses |= self._score(step, "val_loss", self.units.ids)
+                losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss
         progress.val_loss = losses.get("val_loss")
@@ -132,7 +117,13 @@ class Evaluator:
 
     def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
         """Return the `losses` of `step` with a sample, and a warning if the model overfits."""
-        config, sample = self.context.config, None
+        config, sample, warning = self.context.config, None, ""
+        best, now, then = self.progress.best_loss, self.progress.loss, self.progress.best_step
+        if self.progress.since_best == OVERFIT_EVALUATIONS and now > best:
+            warning = (
+                f"val loss has risen since step {then} ({best:.4f} then, {now:.4f} now): the model "
+                f"overfits; that step stays the best checkpoint"
+            )
         if length := config.train.sample_length:
             sample = generate_text(
                 self.model,
@@ -143,7 +134,7 @@ class Evaluator:
                 step=step,
                 mixture=self.context.mixture(self.model, step),
             )
-        return Evaluation(losses, self.is_best, self._warning(), sample)
+        return Evaluation(losses, self.is_best, warning, sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
         """Return the result of a run that ended at `step`; this command took `seconds`."""
@@ -168,22 +159,10 @@ class Evaluator:
             **asdict(measure_baselines(context.corpus)),
         )
 
-    def _warning(self) -> str:
-        """Return a warning if the val loss rose for OVERFIT_EVALUATIONS evaluations, else ""."""
-        best, now = self.progress.best_loss, self.progress.loss
-        if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
-            return ""
-        return (
-            f"val loss has risen since step {self.progress.best_step} ({best:.4f} then, {now:.4f} "
-            f"now): the model overfits; that step stays the best checkpoint"
-        )
-
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return the losses on `characters` ids of the val split, in nats per id, by name.
+        """Return losses on `characters` ids of the val split, in nats per id.
 
-        The loss of the model has the key `name`. With n-gram counts, the key `name` + `_network`
-        has the loss without them. In an ensemble, `name` + `_member_1` and so on have the losses of
-        the members.
+        Keys are `name`, `name`_network for the loss without n-gram counts, and `name`_member_1 etc.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         has_counts = self.context.gate_fit is not None
@@ -213,10 +192,7 @@ class Evaluator:
         return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:
-        """Return the loss of the best checkpoint on the whole val split.
-
-        The checkpoint's weights are loaded into the model temporarily.
-        """
+        """Return the loss on the whole val split of the best checkpoint, loaded temporarily."""
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:

@@ -1,15 +1,14 @@
-"""Fit the gate that mixes counts with the network, on text that neither has seen.
+"""Fit the gate, a small MLP that weights n-gram counts against the network, on unseen text.
 
 A part in the middle of the train split is held out: the network does not train on it. The gate is
 fitted to predictions of this part by the network and by counts of the rest. On text that the
-network has trained on, the network's predictions are too good, so the gate would trust them too
-much.
+network has trained on, its predictions are too good, so the gate would trust them too much.
 
 Why the middle? The end is often about the same things as val, so a network that does not train on
 the end predicts val far worse. The start can differ from val, for example in a sorted list.
 
-The gate is fitted again at every evaluation, which takes seconds. Each fit starts from the same
-initial gate, so the result depends on the network alone.
+The gate is fitted again at every evaluation, always from the same initial gate, so that the result
+depends on the network alone.
 
 n: ids of the held-out part, E: experts (predictors by n-gram counts), F: features of the counts,
 V: number of distinct ids.
@@ -48,63 +47,34 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return how many ids of the train split to hold out, to fit the weights of the mixture.
-
-    Args:
-        train_ids: number of ids of the train split.
-        context: the network's context length. At least `context` + 1 ids are left to train it on.
-        experts: number of experts (predictors by n-gram counts). Memory limits the result, because
-            `experts` * `V` log-probabilities are stored for each held-out id.
-        V: size of the vocabulary.
-    """
+    """Return how many of `train_ids` ids to hold out; `context` + 1 remain to train the network."""
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
     most = min(MAX_HELD_OUT_NUMBERS // (experts * V), train_ids - context - 1)
     return max(2, min(wanted, most))
 
 
-def hold_out(train: Ids, count: int) -> tuple[Ids, Ids]:
-    """Return `count` ids from the middle of `train`, on which the gate is fitted, and the others.
-
-    If `train` has more than `MAX_COPIED_IDS` ids, the first `count` ids are held out instead, so
-    that the other ids are one slice of `train` and need not be copied.
-    """
-    start = (len(train) - count) // 2 if len(train) <= MAX_COPIED_IDS else 0
-    end = start + count
-    others = np.concatenate([train[:start], train[end:]]) if start else train[end:]
-    return train[start:end], others
-
-
 class GateFit:
-    """Fits the gate, a small MLP that weights n-gram counts against the network.
-
-    The gate is fitted on a held-out part of the train split, which the network does not train on.
-
-    Attributes:
-        experts: counts of the whole train split, for the mixture with the trained model.
-        held_out: the ids that only the gate is fitted on.
-        network_ids: the other ids, which the network trains on.
-    """
+    """Fits the gate on ids that are held out from the train split."""
 
     def __init__(self, config: Config, train: Ids, vocabulary: Vocabulary) -> None:
         V, characters = len(vocabulary), Characters.of(vocabulary.names)
         self.seed, self.T, model = config.seed, config.model.T, config.model
         with phase("counting n-grams"):
+            # counts of the whole train split, for the mixture with the trained model
             self.experts = Experts.of(train, V, model.counts, model.window_counts, characters)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
-            self.held_out, self.network_ids = hold_out(train, n)
-            if len(self.network_ids) <= model.attention_window:
+            start = (len(train) - n) // 2 if len(train) <= MAX_COPIED_IDS else 0
+            self.held_out, rest = train[start : start + n], train[start + n :]
+            self.network_ids = rest = np.concatenate([train[:start], rest]) if start else rest
+            if len(rest) <= model.attention_window:
                 raise ConfigError(
-                    f"model.attention_window: expected fewer than the {len(train) - n:,} ids of "
+                    f"model.attention_window: expected fewer than the {len(rest):,} ids of "
                     f"the train split that the network trains on, got {model.attention_window}; "
                     f"use a smaller one, or more text"
                 )
-            rest = self.network_ids
             experts = Experts.of(rest, V, model.counts, model.window_counts, characters)
-            self.windows = [  # (T,) each
-                pair
-                for x, y in scored_windows(self.held_out, model.T)
-                for pair in zip(x, y, strict=True)
-            ]
+            windows = scored_windows(self.held_out, model.T)
+            self.windows = [pair for x, y in windows for pair in zip(x, y, strict=True)]  # (T,)
             with ThreadPoolExecutor(torch.get_num_threads()) as pool:
                 blocks = pool.map(lambda window: [*experts.blocks(window[0].numpy())], self.windows)
                 predicted = [block for each in blocks for block in each]
@@ -113,11 +83,7 @@ class GateFit:
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
-        """Return the mixture of the counts and `model`, with a gate fitted to this `model`.
-
-        The gate is the MLP that weights the counts against the network. It is fitted by the first
-        call for each `step`; further calls for this step return the same mixture.
-        """
+        """Return the mixture of the counts and `model`, with a gate fitted once for each `step`."""
         if self._fitted is not None and self._fitted[0] == step:
             return self._fitted[1]
         device = next(model.parameters()).device
@@ -148,16 +114,12 @@ class GateFit:
 def fit_gate(
     log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int, epochs: int
 ) -> Gate:
-    """Fit the gate, which weights predictions by n-gram counts against those of the network.
-
-    The weights minimise the loss of the mixed predictions on `targets`.
+    """Fit the gate so that it minimises the loss of the mixed predictions on `targets`.
 
     Args:
-        log_probabilities: (n, E + 1, V): of E experts (predictors by counts), then of the network.
-            The gate is fitted on the device of this tensor.
-        inputs: (n, F + E + 1): for each target, F features of the counts, and E + 1
-            log-probabilities (see `gate_inputs`).
-        targets: the n ids to predict, (n,).
+        log_probabilities: of E experts, then of the network, (n, E + 1, V), on the device to use.
+        inputs: F features and E + 1 log-probabilities for each target, (n, F + E + 1).
+        targets: the ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
         epochs: passes over the targets.
     """
@@ -181,9 +143,8 @@ def fit_gate(
     steps = epochs * batches
     for step in range(steps):
         if step % batches == 0:
-            order = torch.randperm(n, generator=source).to(device)
-        start = step % batches * BATCH
-        rows = order[start : start + BATCH]
+            parts = torch.split(torch.randperm(n, generator=source).to(device), BATCH)
+        rows = parts[step % batches]
         hidden = torch.tanh(scaled[rows] @ parameters[0] + parameters[1])
         weights = hidden @ parameters[2] + parameters[3]  # (rows, E + 1)
         logits = torch.bmm(weights[:, None], log_probabilities[rows])[:, 0]

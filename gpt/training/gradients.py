@@ -29,15 +29,10 @@ LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
 class Backward:
     """Computes the loss of a micro-batch and adds its gradients to the parameters' `.grad`.
 
-    On a CPU, the micro-batch is split into chunks of a few windows, and several workers (threads)
-    each run the whole model on a chunk. This is faster than dividing each operation among all
-    threads, which then wait for each other (`python scripts/bench.py workers` measures both).
-    Gradients are added in the order of the chunks. If there are more threads than MAX_WORKERS, each
-    worker uses several of them: 16 threads are 8 workers of 2.
-
-    Attributes:
-        forward: the model, possibly compiled or wrapped by DDP; returns the logits.
-        workers: the number of workers. A single worker calls `loss.backward()`, as DDP needs.
+    On a CPU, several workers (threads) each run the whole model on a chunk of a few windows. This
+    is faster than dividing each operation among all threads, which then wait for each other
+    (`python scripts/bench.py workers` measures both). With more threads than MAX_WORKERS, each
+    worker uses several.
     """
 
     def __init__(
@@ -48,23 +43,18 @@ class Backward:
         ranks: Ranks = SINGLE,
         teacher: Teacher | None = None,
     ) -> None:
-        self.forward: Any = model
+        self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
         self.model, self.device, self.teacher, self.C = model, device, teacher, config.model.C
         self.parameters = [*model.parameters()]
         self.fused = teacher is None and fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
-        self.characters = (
-            config.train.batch_size * config.model.attention_window
-        )  # characters of the whole batch
+        self.characters = config.train.batch_size * config.model.attention_window  # of a batch
         self.threads = torch.get_num_threads()
-        self.workers = worker_count(config, device, ranks)
+        self.workers = worker_count(config, device, ranks)  # one calls `backward`, as DDP needs
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses on inputs `x` and targets `y`, divided by the batch's ids.
-
-        `x` and `y` (B, T) can be a part of the batch. The losses of all parts add up to the mean.
-        """
+        """Return the sum of the losses on `x` and `y` (B, T), divided by the whole batch's ids."""
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)
@@ -76,10 +66,13 @@ class Backward:
         return summed / self.characters
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Add the gradients of the loss of `x` and `y` (B, T) to `.grad`; return the loss.
+        """Add `scale` times the gradients of the loss of `x` and `y` to `.grad`; return the loss.
 
-        The gradients are multiplied by `scale`. `last` is true for the last micro-batch of a step:
-        DDP then averages the gradients of all ranks.
+        Args:
+            x: the input ids of a micro-batch, (B, T).
+            y: the target ids, (B, T).
+            scale: factor of the gradients, ().
+            last: whether this is the step's last micro-batch, after which DDP averages gradients.
         """
         B, T = x.shape
         count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
@@ -110,16 +103,11 @@ class Backward:
         return total
 
     def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
-        """Return the loss of inputs `x` and targets `y`, and its gradients times `scale`.
-
-        The computation uses `threads` threads.
-        """
         set_threads_here(threads)
         loss = self.loss(x, y)
         return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
 
     def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
-        """Add `gradients`, one for each parameter, to `.grad`; return `loss`."""
         for p, gradient in zip(self.parameters, gradients, strict=True):
             # contiguous, because AdamW's kernel does not check strides
             p.grad = gradient.contiguous() if p.grad is None else p.grad.add_(gradient)
@@ -127,10 +115,9 @@ class Backward:
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
-    """Return whether `linear_cross_entropy` should compute the output layer and the loss at once.
+    """Return whether `linear_cross_entropy` should compute the head and the loss, for `V` ids.
 
-    It should if the vocabulary size `V` is large, except with DDP, which wraps the whole forward
-    pass, including the output layer. The caller must also check that no model is distilled.
+    DDP cannot: it wraps the whole forward pass. The caller checks that no model is distilled.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 
@@ -138,11 +125,8 @@ def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether several threads can run forward and backward passes at the same time.
 
-    Return True on a CPU, except with:
-
-    - dropout, whose masks are drawn one after another from one generator;
-    - torch.compile, which cannot run in two threads at a time;
-    - DDP, which handles the gradients of one thread only.
+    Not with dropout, whose masks come one after another from one generator; torch.compile, which
+    cannot run in two threads at a time; or DDP, which handles the gradients of one thread only.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain
@@ -155,29 +139,21 @@ def threads_each(threads: int, config: Config, device: torch.device, ranks: Rank
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return how many workers compute the gradients of one model or ensemble member.
-
-    Each worker runs the whole model on a part of the windows, in one or more threads.
-    """
+    """Return how many workers compute the gradients of one model or ensemble member."""
     if not takes_threads(config, device, ranks):
         return 1
     return min(threads_each(torch.get_num_threads(), config, device, ranks), MAX_WORKERS)
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the number of chunks into which to split `B` windows of `T` characters.
+    """Return into how many chunks to split `B` windows: a multiple of `workers`, but at most `B`.
 
-    The count is a multiple of `workers`, but at most `B`. The residual stream of a chunk, with `C`
-    numbers for each character, has at most about CHUNK_NUMBERS numbers.
+    The residual stream of a chunk, (B, T, C), has at most about CHUNK_NUMBERS numbers.
     """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows all workers together process at a time.
-
-    Each worker processes one chunk of the windows at a time. `chunk_count` computes the number of
-    chunks from the same arguments.
-    """
+    """Return how many of `B` windows all workers together process at a time (see `chunk_count`)."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

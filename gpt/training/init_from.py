@@ -30,15 +30,7 @@ def initial_model(
 ) -> tuple[LanguageModel, dict[str, str | int]]:
     """Return the model of step 0, with new weights or those of the run `train.init_from`.
 
-    Returns:
-        The model, and a dict for the provenance of fine-tuned weights: the path of the run, the
-        step of its best checkpoint, and the SHA-256 of its weights. For new weights, the dict is
-        empty.
-
-    Raises:
-        UsageError: the run does not exist.
-        ConfigError: `config` contradicts the model of the run.
-        CheckpointError, OutOfMemory, Unreadable: see `read_checkpoint`.
+    The dict is for the provenance: path, step and SHA-256 of that run's weights, if any.
     """
     if config.train.init_from is None:
         return make_model(config.model, len(vocabulary), config.seed).to(device), {}
@@ -60,9 +52,9 @@ def initial_model(
 def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
     """Return the weights of the checkpoint `data`, resized for `vocabulary` and `config.T`.
 
-    Embeddings and the head get one row for each id of `vocabulary`, (V, C). The row of a new
-    character is the mean of all old rows, so the logit of a new character is the mean of the old
-    characters' logits. Position embeddings (T, C) are cut to the first `config.T` rows.
+    Embeddings and the head get one row for each id, (V, C). The row of a new character is the mean
+    of all old rows, so its logit is the mean of the old characters' logits. Position embeddings
+    (T, C) are cut to the first `config.T` rows.
     """
     rows = _old_rows(data.vocabulary, vocabulary)
     shapes = parameter_shapes(config, len(vocabulary))
@@ -78,11 +70,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return, for each id of `new`, the index of the row of an old embedding table to copy.
-
-    This is the id of the same character in `old`. For a character that `old` lacks, it is -1, the
-    index of the mean of all old rows, which `adapted_weights` appends to the table.
-    """
+    """Return the row, in an old embedding table, of each character of `new`, or OLD_MEAN."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

@@ -16,12 +16,12 @@ ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator, which fewer wo
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    Logits, loss and gradients are computed together, for a few rows of `x` at a time. The logits of
-    these rows fit into a CPU's cache, which is faster than writing all logits to memory (Liger
-    Kernel, arXiv:2410.10989, section 3.2). On an accelerator, this saves the memory of all logits.
+    Logits, loss and gradients are computed for a few rows of `x` at a time. Their logits fit into a
+    CPU's cache, which is faster than writing all logits to memory (Liger Kernel, arXiv:2410.10989,
+    section 3.2). An accelerator needs less memory.
 
     Args:
-        x: the input of the head for N characters, (N, C).
+        x: the input of the head, (N, C).
         weight: the weight of the head, (V, C).
         targets: the ids to predict, (N,).
         dtype: dtype of the matrix products; everything else is float32.

@@ -42,7 +42,7 @@ def check_training_memory(
         config: the settings of the run.
         vocabulary_size: the number of ids, V.
         device: the device to train on.
-        teacher: the model to distill, if any. Its weights do not count: they are in memory already.
+        teacher: the model to distill, if any. Its weights are in memory already.
         ranks: the processes that train together. Those on this machine share its memory.
     """
     distilled = teacher.model.config if teacher else None
@@ -64,16 +64,14 @@ def training_bytes(
     teacher: ModelConfig | None = None,
     ranks: Ranks = SINGLE,
 ) -> dict[str, float]:
-    """Estimate the bytes that training takes on this rank, by part such as "weights".
+    """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
 
-    The estimate is right within a factor of about 1.5. `teacher` is the config of the model to
-    distill. For the other arguments see `check_training_memory`.
+    For the arguments see `check_training_memory`; `teacher` is the config of that model.
     """
     model, train, on_cpu = config.model.network(), config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
-    side_by_side = takes_threads(config, device, ranks)
-    members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
+    members_at_once = min(K, torch.get_num_threads()) if takes_threads(config, device, ranks) else 1
     windows = -(-train.batch_size // (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
@@ -86,10 +84,9 @@ def training_bytes(
     if teacher is not None:
         each += _activation_bytes(teacher, 1, 4 * V)
     head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
-    if on_cpu:
-        scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
-    else:
-        scored = max(min(ACCELERATOR_EVAL_CHARACTERS, ACCELERATOR_EVAL_LOGITS // V), model.T)
+    characters = EVAL_CHARACTERS if on_cpu else ACCELERATOR_EVAL_CHARACTERS
+    logits = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
+    scored = max(min(characters, logits // V), model.T)
     evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
     if on_cpu:
         evaluation *= torch.get_num_threads()
@@ -110,12 +107,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the memory in bytes that predictions by n-gram counts take.
-
-    The predictions of each expert (predictor by counts) are stored for all ids that the gate is
-    fitted on; the gate is the MLP that mixes counts and network. Each thread stores the mixture's
-    predictions for a whole window, and the experts' predictions for one block of the window.
-    """
+    """Return the bytes of predictions by counts: for the gate, and of a window each thread."""
     if not model.counts:
         return 0.0
     of_window = 4 * model.T * V + 8 * BLOCK_NUMBERS
@@ -123,11 +115,7 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the memory that the activations of one character take, in bytes.
-
-    `layers` is the number of layers whose activations are in memory at once, and `logits` the
-    number of float32 values of the character's logits and their copies.
-    """
+    """Return the bytes that one character needs for `layers` layers and `logits` logits at once."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

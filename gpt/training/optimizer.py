@@ -28,11 +28,7 @@ matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N,
 
 
 class Optimizer:
-    """Base class of the optimizers, with parameters and the state tensors kept between steps.
-
-    Attributes:
-        state: lists of tensors, by a name such as `momentum`.
-    """
+    """Base class: parameters, and `state`, lists of tensors by a name such as `momentum`."""
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
@@ -48,8 +44,8 @@ class Optimizer:
 
         Args:
             lr_factor: the learning rate, as a fraction of its peak.
-            skip: a bool scalar tensor on the parameters' device. If it is true, parameters and
-                state stay as they are. The CPU does not wait for its value.
+            skip: a bool scalar on the parameters' device. If true, nothing changes. The CPU does
+                not wait for its value.
         """
         raise NotImplementedError
 
@@ -58,11 +54,7 @@ class Optimizer:
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Copy `state`, a result of `state_dict`, into this optimizer.
-
-        Raises:
-            ValueError: names or shapes in `state` do not fit the parameters; nothing is copied.
-        """
+        """Copy `state`, a result of `state_dict`; raise ValueError if it is of another model."""
         named = self._named_state()
         expected = {name: tuple(tensor.shape) for name, tensor in named.items()}
         if expected != {name: array.shape for name, array in state.items()}:
@@ -94,11 +86,8 @@ class AdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
-        """Update every parameter by its gradient, unless `skip` is true (see `Optimizer.step`).
-
-        The learning rate is its peak times `lr_factor`.
-        """
-        found_inf = None if skip is None else skip.float()  # 1.0 if the kernel must do nothing
+        """Update every parameter by its gradient; see `Optimizer.step`."""
+        found_inf = None if skip is None else skip.float()  # 1.0: the kernel must do nothing
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
             self.parameters,
@@ -124,16 +113,8 @@ class Muon(Optimizer):
     """Muon: each step is an orthogonalised momentum (kellerjordan.github.io/posts/muon).
 
     Orthogonalising makes the singular values of a matrix's step nearly equal; otherwise, a few
-    large singular values would dominate. The step is also scaled so that, over time, all neurons
-    of a matrix move equally far (NorMuon, arXiv:2510.05491).
-
-    Args:
-        parameters: 2-D tensors.
-        rows: for each parameter, the row counts of the matrices that are stacked in it, such as
-            queries, keys and values. Each matrix is orthogonalised separately.
-        learning_rate: the peak learning rate.
-        weight_decay: decoupled, as in AdamW.
-        dtype: dtype of the matrix products.
+    large ones would dominate. The step is also scaled so that, over time, all neurons of a matrix
+    move equally far (NorMuon, arXiv:2510.05491).
     """
 
     MOMENTUM = 0.95  # weight of the past in the running mean of gradients
@@ -141,11 +122,11 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
-        rows: Sequence[list[int]],
-        learning_rate: float,
-        weight_decay: float,
-        dtype: torch.dtype = torch.float32,
+        parameters: Sequence[Tensor],  # 2-D
+        rows: Sequence[list[int]],  # of the matrices stacked in each, such as queries and keys
+        learning_rate: float,  # peak
+        weight_decay: float,  # decoupled, as in AdamW
+        dtype: torch.dtype = torch.float32,  # of the matrix products
     ) -> None:
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
@@ -160,11 +141,10 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
-        """Update every parameter by its gradient, unless `skip` is true (see `Optimizer.step`).
+        """Update every parameter by its gradient; see `Optimizer.step`.
 
-        The learning rate is its peak times `lr_factor`. Operations on lists of tensors
-        (`torch._foreach_`) are one kernel on an accelerator, where the number of kernels limits the
-        speed.
+        Operations on lists of tensors (`torch._foreach_`) are one kernel on an accelerator, where
+        the number of kernels limits the speed.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
         directions = torch._foreach_lerp(  # Nesterov's
@@ -187,17 +167,13 @@ class Muon(Optimizer):
             torch._foreach_add_([matrices[i] for i in same], [*even], alpha=alpha)
 
     def _split(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Split each tensor into views of the matrices that are stacked in it."""
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
-        """Orthogonalise the updates of N matrices, and give all neurons updates of similar size.
+        """Orthogonalise N matrices of updates, and give all neurons updates of similar size.
 
-        `steps` (N, height, width) has the updates. A neuron is a row of a matrix, or a column if
-        the matrix is wider than high. Each neuron's update is divided by its root mean square over
-        time. Each matrix of updates is then scaled to the norm that it had before this division.
-        `squares` has the running mean squares, a tensor for each matrix. They are updated unless
-        `skip` is true.
+        `steps` is (N, height, width). A neuron is a row, or a column of a wide matrix. Its update
+        is divided by its root mean square over time. Each matrix then gets its old norm again.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
@@ -211,17 +187,10 @@ class Muon(Optimizer):
 def update_means(
     means: list[Tensor], new: list[Tensor], weight: float, skip: Tensor | None
 ) -> list[Tensor]:
-    """Update running means in place.
+    """Update running means in place, unless the bool scalar `skip` is true.
 
-    Args:
-        means: the running means.
-        new: for each mean, a tensor of the same shape to average into it.
-        weight: the weight of the old mean; the new tensor has the weight 1 - `weight`.
-        skip: a bool scalar tensor. If it is true, the means do not change: each is averaged with
-            itself. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
-
-    Returns:
-        The tensors that were averaged into the means: `new`, or the old means if `skip` is true.
+    Return the tensors that were averaged into them: `new`, of weight 1 - `weight`, or the old means
+    if `skip` is true. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))
@@ -234,8 +203,8 @@ def update_means(
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Replace the singular values of N matrices (N, height, width) by values from 0.9 to 1.1.
 
-    For a matrix U S V^T, the result is about U V^T. It is computed by polynomials of the matrix,
-    which need only matrix products. Singular values below 2 % of the matrix's norm stay below 0.9.
+    For a matrix U S V^T, the result is about U V^T. Singular values below 2 % of the matrix's norm
+    stay below 0.9.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square
@@ -250,11 +219,10 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """Return the optimizers that `config.optimizer` selects: AdamW alone, or Muon and AdamW.
+    """Return AdamW alone, or Muon for the blocks' matrices and AdamW for all other parameters.
 
-    Muon updates the blocks' matrices, and AdamW all other parameters. `dtype` is the dtype of
-    Muon's matrix products. Biases and LayerNorms have no weight decay. If Muon is used, embeddings
-    and the head have none either.
+    Biases and LayerNorms have no weight decay. With Muon, embeddings and the head have none either.
+    `dtype` is the dtype of Muon's matrix products.
     """
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
     vectors = [p for p in model.parameters() if p.ndim < 2]

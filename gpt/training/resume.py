@@ -1,7 +1,6 @@
 """Continue a run from its last intact checkpoint."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +10,10 @@ from gpt.config.schema import Config
 from gpt.errors import CheckpointError, TrainingError, UsageError
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model, load_weights
-from gpt.training.build_step import Update, build_step
+from gpt.training.build_step import Update, step_of
 from gpt.training.evaluator import Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.teacher import Teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
@@ -25,57 +23,32 @@ MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run that starts or resumes.
+    """State of a run that starts or resumes."""
 
-    Attributes:
-        config: the settings to train with.
-        step: the number of steps done.
-        update: the model and its optimizers.
-        saved_config: the settings in the checkpoint; None for a new run.
-    """
-
-    config: Config
-    step: int
+    config: Config  # to train with
+    step: int  # number of steps done
     update: Update
     schedule: Schedule
     budget: TimeBudget
     progress: Progress
-    saved_config: Config | None = None
+    saved_config: Config | None = None  # the settings in the checkpoint; None for a new run
 
 
-def resume_from(
-    context: RunContext,
-    device: torch.device,
-    teacher: Teacher | None,
-    clock: Callable[[], float],
-    extend: bool,
-) -> RunState:
+def resume_from(context: RunContext, *, extend: bool) -> RunState:
     """Load the last checkpoint of a run to train it with `context.config`.
 
-    Args:
-        context: the settings, text and folder of the run.
-        device: the device to train on.
-        teacher: the model to distill, if any.
-        clock: returns the seconds since the command began.
-        extend: whether to continue even a finished run, for `train.minutes` more if that is set.
-
-    Raises:
-        CheckpointError: no checkpoint is intact, or the last one does not fit the model.
-        ConfigError: the config changes a setting that must stay the same in a run.
-        UsageError: the text or the teacher differs, or the run is finished.
+    With `extend`, continue even a finished run, for `train.minutes` more if that is set. Raise
+    UsageError if the text or the teacher differs, CheckpointError if the checkpoint does not fit.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)
     check_resumable(data.config, config)
     try:
         progress = Progress(**state.numbers["progress"])
-        _check_sources(context, teacher, state.numbers)
+        _check_sources(context, state.numbers)
         if not extend:
             _check_not_finished(context, data.step, progress)
-        model = load_model(data, device)
-        update = build_step(
-            config, model, device, ranks, context.network_ids, corpus.vocabulary, teacher
-        )
+        update = step_of(context, load_model(data, context.device))
         update.load_state_dict(state)
         _warn_of_other_digits(update, state.numbers)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -86,10 +59,8 @@ def resume_from(
     minutes = config.train.minutes
     is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
     if extend and minutes is not None:
-        whole = progress.elapsed_s / 60 + minutes
-        train = config.train.model_copy(update={"minutes": whole})
-        config = config.model_copy(update={"train": train})
-    stopwatch, schedule = Stopwatch(clock), Schedule(config)
+        config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
+    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
     schedule.scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, replace(context, config=config), data.step)
@@ -106,14 +77,16 @@ def resume_from(
 def restore_last(
     context: RunContext, update: Update, schedule: Schedule, reason: str
 ) -> tuple[int, Progress]:
-    """Load the last intact checkpoint of a run into `update`, and halve the learning rates.
+    """Load the last intact checkpoint, and halve the learning rates.
 
-    Return the step of the checkpoint, and its losses and counters.
+    Args:
+        context: the settings, text and folder of the run.
+        update: the model and its optimizers, to restore.
+        schedule: has the factor of the learning rates.
+        reason: why the run rolls back; TrainingError repeats it after MAX_ROLLBACKS rollbacks.
 
-    Raises:
-        CheckpointError: no checkpoint is intact.
-        TrainingError: this was already done `MAX_ROLLBACKS` times; the message begins with
-            `reason`.
+    Returns:
+        The step of the checkpoint, and its losses and counters.
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
@@ -130,9 +103,9 @@ def restore_last(
     return data.step, progress
 
 
-def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:
+def _check_sources(context: RunContext, saved: dict[str, Any]) -> None:
     """Raise UsageError if the text or the model to distill differs from the one in `saved`."""
-    corpus, distill = context.corpus, context.config.train.distill
+    corpus, teacher, distill = context.corpus, context.teacher, context.config.train.distill
     for what, name, before, now in (
         ("text", corpus.name, saved["text_sha256"], corpus.sha256),
         ("teacher", distill, saved.get("teacher_sha256"), teacher and teacher.sha256),
@@ -145,7 +118,6 @@ def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str
 
 
 def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
-    """Raise UsageError if the run has made all its steps, or early stopping has ended it."""
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
         advice = "--set train.stop_at_val_loss=null --set train.patience=null"
@@ -161,14 +133,8 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
 
 
 def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
-    """Warn if threads or precision differ from those in `saved`, the state of a checkpoint.
-
-    Other threads or precision change the last digits of losses.
-    """
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:
-            log.warning(
-                "%s: computing with %s, where the run had %s: its last digits may differ",
-                *(name, now, saved[name]),
-            )
+            message = "%s: computing with %s, where the run had %s: its last digits may differ"
+            log.warning(message, name, now, saved[name])

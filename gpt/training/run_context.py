@@ -1,8 +1,11 @@
 """`RunContext`, which all parts of a training use, and `Outcome`, the result of a training."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from gpt.config.schema import Config
 from gpt.counts.mixture import Mixture
@@ -12,40 +15,30 @@ from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 from gpt.training.gate_fit import GateFit
+from gpt.training.teacher import Teacher
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The settings, the text and the folder of a run, and the ranks that train it.
-
-    Attributes:
-        folder: the absolute path of the run's folder.
-        should_stop: returns whether training should stop. Any thread may call it.
-        gate_fit: fits the gate, which weights predictions by n-gram counts against those of the
-            network; None without `model.counts`.
-    """
+    """The settings, text and folder of a run, and the ranks that train it."""
 
     config: Config
     corpus: Corpus
-    folder: Path
+    folder: Path  # absolute
     ranks: Ranks
-    should_stop: Callable[[], bool]
-    gate_fit: GateFit | None = None
+    should_stop: Callable[[], bool]  # any thread may call it
+    device: torch.device
+    gate_fit: GateFit | None = None  # None without `model.counts`
+    teacher: Teacher | None = None  # the model to distill
+    clock: Callable[[], float] = time.perf_counter  # seconds, since the command began
 
     @property
     def network_ids(self) -> Ids:
-        """Ids of the train split that the network trains on.
-
-        With `model.counts`, some ids are held out to fit the gate, which weights the predictions of
-        n-gram counts against those of the network.
-        """
+        """Ids of the train split, without those that the gate of n-gram counts is fitted on."""
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the mixture of predictions by n-gram counts and by `model`, fitted at `step`.
-
-        Without `model.counts`, return None.
-        """
+        """Return the mixture of counts and `model`, fitted at `step`; None without counts."""
         return self.gate_fit.fit(model, step) if self.gate_fit else None
 
     def shared_mixture(self, model: LanguageModel, step: int) -> Mixture | None:
@@ -63,11 +56,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run that has ended.
-
-    `val_loss` and `best_val_loss` are in nats per id. An id is a character or, in a vocabulary of
-    bytes, a byte.
-    """
+    """Result of a run that has ended. Val losses are in nats per id: a character or a byte."""
 
     run: str  # path of the run's folder
     text: str  # name of the text

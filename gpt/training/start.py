@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -24,7 +24,8 @@ from gpt.runs.provenance import note_start
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
-from gpt.training.build_step import build_step
+from gpt.training.build_step import step_of
+from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.gate_fit import GateFit
 from gpt.training.init_from import initial_model
@@ -32,7 +33,7 @@ from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import RunState, resume_from
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.teacher import Teacher, load_teacher
+from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
 from gpt.training.trainer import Trainer
 
@@ -57,21 +58,20 @@ def train(
     mode: Mode = "new",
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    on_event: Callable[[dict[str, Any]], object] | None = None,
+    on_event: OnEvent | None = None,
     clock: Callable[[], float] | None = None,
     ranks: Ranks = SINGLE,
 ) -> Outcome:
-    """Train a model on a corpus in a run folder.
+    """Train a model on a corpus in a run folder; `gpt.api.train` lists the events and exceptions.
 
-    Training is reproducible: the weights after step N depend only on the config, the text and the
-    run in `train.init_from`. With `train.minutes`, they also depend on `clock`, which affects the
-    number of steps. Logging, evaluations, checkpoints and resumes do not change them. There are two
-    exceptions. On CUDA, some kernels add in any order, so two runs agree up to rounding. A resume
-    with other `train.steps` changes the schedule.
+    The weights after step N depend only on the config, the text and the run in `train.init_from`;
+    with `train.minutes`, also on `clock`. Logging, evaluations, checkpoints and resumes change
+    nothing, with two exceptions: on CUDA, some kernels add in any order, so two runs agree up to
+    rounding, and a resume with other `train.steps` changes the schedule.
 
-    A step whose loss or gradient is NaN or infinite is skipped. In an ensemble, only the members
-    with such a loss or gradient skip it. After a few skipped steps in a row, the run rolls back to
-    its last checkpoint and continues with half the learning rates, a few times at most.
+    A step whose loss or gradient is NaN or infinite is skipped, in an ensemble by the affected
+    members. After a few in a row, the run rolls back to its last checkpoint and continues with half
+    the learning rates, a few times at most.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
@@ -80,44 +80,35 @@ def train(
         config: the settings of the run.
         corpus: the text to train on.
         run: the folder of the run.
-        mode: whether to begin a new run in the folder, or to continue the run in it; see `Mode`.
+        mode: whether to begin a new run in the folder, or to continue the run in it.
         should_stop: called after each step; returns whether to stop.
-        on_event: receives a dict for each event, on rank 0; `gpt.api.train` lists the events.
+        on_event: receives a dict for each event, on rank 0.
         clock: returns the seconds since the command began; by default, since this call.
         ranks: the processes that train the model together.
-
-    Raises:
-        Interrupted: `should_stop` returned True. If training had begun, the state is saved.
-        TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
-        UsageError: the folder is in use, or the run to resume has another text or no steps left.
-        CheckpointError: a checkpoint is damaged.
-        ConfigError: a setting is wrong.
-        DeviceError: this machine does not have the device.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
-    context = RunContext(config, corpus, run.absolute(), ranks, should_stop)
     state: RunState | None = None
     source: dict[str, str | int] = {}
     with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
-            teacher = load_teacher(config, corpus.vocabulary, device)
-            V = len(corpus.vocabulary)
-            check_training_memory(config, V, device, teacher, ranks)
-            gate_fit = None
-            if config.model.counts:
-                gate_fit = GateFit(config, corpus.train, corpus.vocabulary)
-            context = replace(context, gate_fit=gate_fit)
+            vocabulary = corpus.vocabulary
+            teacher = load_teacher(config, vocabulary, device)
+            check_training_memory(config, len(vocabulary), device, teacher, ranks)
+            gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
+            context = RunContext(
+                config, corpus, run.absolute(), ranks, should_stop, device, gate_fit, teacher, clock
+            )
             if mode not in ("resume", "extend"):
-                state, source = _new_state(context, device, teacher, clock)
+                state, source = _new_state(context)
                 folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
                 context = replace(context, folder=folder)
         with locked(context.folder) if ranks.rank == 0 else nullcontext():
             if state is None:
                 with phase("loading the checkpoint"):
-                    state = resume_from(context, device, teacher, clock, mode == "extend")
+                    state = resume_from(context, extend=mode == "extend")
             else:
                 ranks.broadcast(set_aside, context.folder)
             context = replace(context, config=state.config)
@@ -132,20 +123,12 @@ def train(
                     notice = trainer.roll_back(str(error))
 
 
-def _new_state(
-    context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
-) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run at step 0, and a dict for provenance.jsonl.
-
-    If the run fine-tunes another run, the dict has that run's path, step and hash of weights.
-    Otherwise the dict is empty.
-    """
+def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
+    """Return the state of a new run, and the provenance of its weights (see `initial_model`)."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
-    model, source = initial_model(config, corpus.vocabulary, device)
-    update = build_step(
-        config, model, device, ranks, context.network_ids, corpus.vocabulary, teacher
-    )
-    stopwatch = Stopwatch(clock)
+    model, source = initial_model(config, corpus.vocabulary, context.device)
+    update = step_of(context, model)
+    stopwatch = Stopwatch(context.clock)
     if config.train.minutes is not None:
         stopwatch.probe(update.probe, update, context)
     budget = TimeBudget(config, corpus.val, stopwatch)
@@ -154,21 +137,14 @@ def _new_state(
     update.follow(schedule)
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
-    if config.train.minutes is not None:
-        log.info(
-            "about %s in %g min, of which the evaluation at the end takes %.1f s",
-            *(counted(schedule.steps, "step"), config.train.minutes),
-            budget.evaluation_s(budget.val_characters),
-        )
+    if (minutes := config.train.minutes) is not None:
+        message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
+        last_s = budget.evaluation_s(budget.val_characters)
+        log.info(message, counted(schedule.steps, "step"), minutes, last_s)
     return RunState(config, 0, update, schedule, budget, Progress()), source
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:
-    """Make the folder of a new run; return its path.
-
-    If `folder` is in use, `mode` determines whether to raise an error, use another name, or replace
-    the old run.
-    """
     if mode == "numbered":
         folder = make_numbered(folder)
     check_free(folder, overwrite=mode == "overwrite")

@@ -34,29 +34,18 @@ class TrainStep:
     """Updates the weights of one model: each call trains on the batch of one step.
 
     The batch, its token dropout and the dropout masks depend only on the seed and the step. The
-    weights and the values in `state_dict` are all that a step uses from earlier steps, so a step
-    can be repeated exactly. The next batch is drawn while the current one is computed. Each rank
-    computes its share of the windows.
-
-    Args:
-        config: the settings of the run.
-        model: the model, on `device`. Its Dropout modules are set to draw from a seeded generator.
-        device: the device to compute on.
-        ranks: the processes that share each batch.
-        ids: the ids of the train split.
-        vocabulary: if given, each unknown id in a batch adds log k to the loss, where k is the
-            number of characters that share this id.
-        teacher: the model to distill, if any.
+    weights and `state_dict` are all that a step uses from earlier steps, so a step can be repeated
+    exactly. The next batch is drawn while the current one is computed.
     """
 
     def __init__(
         self,
         config: Config,
-        model: GPT,
+        model: GPT,  # on `device`
         device: torch.device,
-        ranks: Ranks,
-        ids: Ids,
-        vocabulary: Vocabulary | None = None,
+        ranks: Ranks,  # each computes its share of the windows
+        ids: Ids,  # of the train split
+        vocabulary: Vocabulary | None = None,  # to add log k for an id that k characters share
         teacher: Teacher | None = None,
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
@@ -70,25 +59,18 @@ class TrainStep:
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
-        self.scaler: Any = torch.amp.GradScaler(
-            device.type, enabled=self.precision == torch.float16
-        )
+        is_half = self.precision == torch.float16
+        self.scaler: Any = torch.amp.GradScaler(device.type, enabled=is_half)
         self.follow(Schedule(config))
         compiled = compile_model(model, config.train.compile, device, self._rehearse)
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> Result:
-        """Update the weights once, after `step` earlier steps.
+        """Update the weights once, after `step` earlier steps, unless loss or norm are not finite.
 
-        If the loss or the gradient norm is NaN or infinite, no parameter is updated. On an
-        accelerator, the CPU does not wait for this check, except in float16 and on MPS, where
-        torch's AdamW cannot skip an update.
-
-        Returns:
-            The batch's mean loss before the update, and the norm of its gradient before clipping.
-
-        Raises:
-            TrainingError: memory runs out.
+        On an accelerator, the CPU does not wait for this check, except in float16 and on MPS, where
+        torch's AdamW cannot skip an update. Return the batch's mean loss before the update, and the
+        norm of its gradient before clipping. Raise TrainingError if memory runs out.
         """
         # 1. forward and backward
         loss = self.forward_and_backward(step)
@@ -98,7 +80,7 @@ class TrainStep:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         train = self.config.train
-        limit = train.grad_clip or float("inf")
+        limit = train.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         # 3. update; Muon's learning rate is in proportion to AdamW's
         lr_factor = self.schedule.lr(step) / train.learning_rate
@@ -113,10 +95,9 @@ class TrainStep:
         return loss, norm
 
     def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
-        """Compute the gradients of a step's batch; return this rank's part of the loss.
+        """Set `.grad` to the gradients of a step's batch; return this rank's part of the loss.
 
-        The parameters' `.grad` gets the gradients of the whole batch or, if `synchronise` is false,
-        of this rank's part.
+        If `synchronise` is false, the gradients are those of this rank's part of the batch.
         """
         x, y = self.batches(step)
         self.model.train()  # an evaluated or loaded model is in evaluation mode
@@ -183,8 +164,7 @@ class TrainStep:
     def _rehearse(self, forward: Any) -> None:
         """Run `forward` and its backward pass on one batch of each shape in the schedule.
 
-        Before the first step, this lets torch.compile compile for each shape, and DDP choose the
-        order in which it adds gradients.
+        torch.compile then compiles for each shape, and DDP chooses its order of additions.
         """
         self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
@@ -197,14 +177,9 @@ class TrainStep:
         return TrainingState(tensors, {"scaler": self.scaler.state_dict()})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Copy `state`, a result of `state_dict`, into the optimizers and the scaler.
-
-        Raises:
-            ValueError, KeyError, TypeError: `state` belongs to another model.
-        """
-        by_optimizer = split_tensors(state.tensors, len(self.optimizers))
-        for optimizer, tensors in zip(self.optimizers, by_optimizer, strict=True):
-            optimizer.load_state_dict(tensors)
+        """Copy `state`, a result of `state_dict`, into the optimizers and the scaler."""
+        for i, tensors in enumerate(split_tensors(state.tensors, len(self.optimizers))):
+            self.optimizers[i].load_state_dict(tensors)
         scaler = state.numbers["scaler"]
         if not all(isinstance(number, int | float) for number in scaler.values()):
             raise TypeError("expected numbers as scaler")
@@ -218,7 +193,7 @@ def join_tensors(parts: Sequence[Tensors]) -> Tensors:
 
 
 def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
-    """Return `count` dicts: the inverse of `join_tensors`, which prefixes names with an index."""
+    """Return `count` dicts: the inverse of `join_tensors`."""
     parts: list[Tensors] = [{} for _ in range(count)]
     for name, array in tensors.items():
         i, _, rest = name.partition(".")
@@ -229,11 +204,10 @@ def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
 def draw_batch(
     config: Config, ids: Ids, ranks: Ranks, schedule: Schedule, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Return this rank's windows of the batch of `step`, on the CPU.
+    """Return this rank's inputs and targets (B, T) for `step`, on the CPU.
 
     With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding is
-    zero. Inputs and targets are (B, T), with B divided among the ranks. Both are contiguous,
-    because CUDA copies other tensors through slower, pageable memory.
+    zero. Both are contiguous: CUDA copies other tensors through slower, pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

@@ -23,15 +23,11 @@ def read_results(
         update: the model and its optimizers, which made the steps.
         unread: the results of the newest steps, up to step `step`.
         step: number of steps done.
-        progress: counts the skipped steps in a row.
+        progress: counts the skipped steps in a row; MAX_SKIPPED_STEPS of them raise Diverged.
         on_skip: called with the number of each skipped step, and the reason.
 
     Returns:
-        `train_loss` and `grad_norm` of the newest step, means over the members of an ensemble.
-        Values that are NaN or infinite are left out.
-
-    Raises:
-        Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
+        `train_loss` and `grad_norm` of the newest step (means over an ensemble), if finite.
     """
     results = update.read(list(unread))
     for done, (losses, norms) in enumerate(results, step - len(results) + 1):

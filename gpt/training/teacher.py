@@ -22,8 +22,7 @@ TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the 
 class Teacher:
     """A trained model whose probabilities are training targets (arXiv:1503.02531, section 2).
 
-    Unlike in that paper, the probabilities are not softened by a temperature, because the next
-    character is rarely certain.
+    They are not softened by a temperature, because the next character is rarely certain.
     """
 
     model: LanguageModel
@@ -33,9 +32,8 @@ class Teacher:
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
-        Each is a weighted mean of the teacher's prediction and of the true id in `y`, as a one-hot
-        distribution. Token dropout has changed ids in `x`, so the teacher gets the original text:
-        the first id of each window of `x`, followed by all ids of `y` but the last.
+        Each is a weighted mean of the teacher's prediction and the true id. Token dropout has
+        changed ids in `x`, so the teacher reads the first id of each window, and then `y`.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
         targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)
@@ -45,13 +43,7 @@ class Teacher:
 
 
 def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -> Teacher | None:
-    """Load the best model of the run `train.distill`, to distill it; None if that is not set.
-
-    Raises:
-        UsageError: the run does not exist.
-        ConfigError: the model has another vocabulary, or a context shorter than this run's.
-        CheckpointError: the checkpoint cannot be read.
-    """
+    """Load the best model of the run `train.distill`; None if that is not set."""
     run = config.train.distill
     if run is None:
         return None
@@ -62,19 +54,12 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Check that the run `train.distill`, if set, can be distilled, without loading its weights.
-
-    Raises:
-        UsageError: the run does not exist.
-        ConfigError: its model has another vocabulary, or a context shorter than this run's.
-        CheckpointError: its checkpoint cannot be read.
-    """
+    """Check, without loading weights, that `load_teacher` can distill the run `train.distill`."""
     if config.train.distill is not None:
         _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 
 
 def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) -> None:
-    """Raise ConfigError if the vocabulary or the context length of the teacher does not fit."""
     run = config.train.distill
     if data.vocabulary != vocabulary:
         raise ConfigError(

@@ -36,7 +36,7 @@ class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
-    character of val), and EVALUATION (everything else in an evaluation: sample and checkpoint).
+    character of val), and EVALUATION (the rest of an evaluation: sample and checkpoint).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -51,10 +51,7 @@ class Stopwatch:
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> None:
-        """Attribute the time since the last lap to `work`, which was done `times` times.
-
-        `work` is a kind of work: the window length T for a training step, CHARACTER or EVALUATION.
-        """
+        """Attribute the time since the last lap to `work`, which was done `times` times."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
@@ -69,10 +66,7 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the mean seconds of a step with windows of `T` ids.
-
-        If training has had no such step yet, estimate the mean from the times before training.
-        """
+        """Return the mean seconds of a step with windows of `T` ids, or an estimate before one."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
@@ -81,8 +75,7 @@ class Stopwatch:
     ) -> None:
         """Measure the seconds of a step, of fitting the gate, and of scoring a character.
 
-        Runs can start with shorter windows; then a step of each window length is measured. The gate
-        weights n-gram counts against the network. Every rank must call this method.
+        Every rank must call this method.
 
         Args:
             step: computes a step, given its number, without changing the weights.
@@ -109,10 +102,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Call `work` a few times, and return the mean seconds per call.
-
-        The first call, which is often slower, is ignored unless it is the only one.
-        """
+        """Return the mean seconds of a few calls of `work`, ignoring the first, slower call."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -122,17 +112,7 @@ class Stopwatch:
 
 
 class TimeBudget:
-    """Plans how many steps fit into `train.minutes`. Without that setting, it plans nothing.
-
-    Rank 0 plans for all ranks.
-
-    Args:
-        config: the settings of the run.
-        val: the ids of the val split.
-        stopwatch: measures the seconds of each kind of work, such as a training step. Its clock
-            counts seconds from the start of the command.
-        elapsed_before: seconds that earlier commands trained the run, if it is resumed.
-    """
+    """Plans how many steps fit into `train.minutes`. Without that setting, it plans nothing."""
 
     def __init__(
         self, config: Config, val: Ids, stopwatch: Stopwatch, elapsed_before: float = 0.0
@@ -156,9 +136,8 @@ class TimeBudget:
     def first_plan(self, config: Config) -> Config:
         """Return the config of a new run with the number of steps that fit into `train.minutes`.
 
-        If evaluations would take too much of the time, they are limited to a part of the val split.
-        A config without `train.minutes` is returned unchanged, and so is one with `train.plans`,
-        because these repeat the numbers of steps of an earlier run.
+        If evaluations would take too much of the time, they score a part of the val split. A config
+        without `train.minutes`, or with `train.plans` of an earlier run, is returned as it is.
         """
         if config.train.minutes is None or config.train.plans:
             return config
@@ -168,13 +147,7 @@ class TimeBudget:
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have in `train.minutes`.
-
-        The `step` steps that are done already are included.
-
-        Raises:
-            UsageError: there is not enough time for one step.
-        """
+        """Return how many steps the whole run can have; UsageError if none fits after `step`."""
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
         if missing_s > 0:
@@ -187,10 +160,9 @@ class TimeBudget:
         return self._end(schedule, step, whole_splits=1)
 
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
-        """Return a new number of steps for the run, planned at `step`; None to keep the old plan.
+        """Return a new number of steps of the run, planned at `step`; None to keep the old plan.
 
-        If evaluations score only a part of the val split, time is reserved to score the whole split
-        `whole_splits` times at the end of training.
+        If evaluations score a part of val, time is kept to score all of it `whole_splits` times.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None
@@ -201,11 +173,7 @@ class TimeBudget:
         return end if error > TOLERANCE * (schedule.steps - step) else None
 
     def _end(self, schedule: Schedule, step: int, whole_splits: int) -> int:
-        """Return how many steps the whole run can have in `train.minutes`, at least `step` + 1.
-
-        The `step` steps that are done already are included. If evaluations score only a part of the
-        val split, time is reserved to score the whole split `whole_splits` times at the end.
-        """
+        """Return how many steps the whole run can have, at least `step` + 1; see `new_end`."""
         every, part = self.train.eval_every, self.train.eval_characters
         whole_s = self.evaluation_s(self.val_characters)
         evaluation_s = self.evaluation_s(part) if part else whole_s
@@ -232,7 +200,6 @@ class TimeBudget:
         return seconds.get(EVALUATION, 0.0) + score_s
 
     def _with_short_evaluations(self, config: Config) -> Config:
-        """Return `config`; if evaluations would take too long, limit them to a part of val."""
         schedule = Schedule(config)
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))

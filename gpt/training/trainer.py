@@ -1,15 +1,13 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
-from collections.abc import Callable
 from threading import current_thread, main_thread
-from typing import Any
 
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
 from gpt.training.callbacks.bar import ProgressBar
-from gpt.training.callbacks.callback import Callback, EventFunction
+from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
 from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
@@ -26,31 +24,18 @@ MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
 
 
 class Trainer:
-    """The training loop of one run.
+    """The training loop of one run, from `state` on. For `on_event` see `gpt.api.train`."""
 
-    Args:
-        context: the settings, text and folder of the run.
-        state: the model, optimizers, schedule, time budget and results so far.
-        on_event: receives a dict for each event; see `gpt.api.train`.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        state: RunState,
-        on_event: Callable[[dict[str, Any]], object] | None,
-    ) -> None:
+    def __init__(self, context: RunContext, state: RunState, on_event: OnEvent | None) -> None:
         self.context, self.config, self.on_event = context, context.config.train, on_event
         self.step, self.update, self.schedule = state.step, state.update, state.schedule
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
-        self.clock, self.began = self.stopwatch.clock, self.stopwatch.clock()
+        self.clock, self.began = context.clock, context.clock()
         self.started = self.began - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
         self.is_unsaved = state.saved_config not in (None, context.config)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
-        self.checkpointer = Checkpointer(
-            context, self.update, self.schedule, self.clock, self.resumed_at
-        )
+        self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
@@ -63,13 +48,7 @@ class Trainer:
         return self.clock() - self.started
 
     def fit(self, notice: str = "") -> Outcome:
-        """Train to the last step or an early stop. Log `notice`, a message about a rollback, first.
-
-        Raises:
-            Diverged: a val loss, a weight, or several steps in a row are NaN or infinite.
-            Interrupted: a stop was requested, and the state is saved.
-            TrainingError: a checkpoint cannot be written; see `Checkpointer.save`.
-        """
+        """Log `notice`, a message about a rollback, and train to the last step or an early stop."""
         self.callbacks = self.open_callbacks()
         try:
             self.start(notice)
@@ -145,7 +124,7 @@ class Trainer:
     def evaluate(self) -> None:
         """If an evaluation is due, compute the val loss and draw a sample.
 
-        If a stop is requested, the evaluation is aborted, and repeated when the run is resumed.
+        A stop aborts the evaluation, which is repeated when the run is resumed.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
@@ -184,7 +163,7 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Make all ranks agree, by one all-reduce, on decisions that depend on clocks and signals.
+        """Agree with all ranks, by one all-reduce, on what depends on clocks and signals.
 
         Set a new number of steps of the run, if `train.minutes` requires one. Return whether to
         stop, and whether a checkpoint is due by the clock.

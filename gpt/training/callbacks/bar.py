@@ -46,10 +46,8 @@ class ProgressBar(Callback):
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, log them, too."""
         self._latest |= metrics
-        latest = self._latest
-        shown = [
-            f"{name} {latest[key]:.4f}" for key, name in SHOWN_METRICS.items() if key in latest
-        ]
+        latest, names = self._latest, SHOWN_METRICS.items()
+        shown = [f"{name} {latest[key]:.4f}" for key, name in names if key in latest]
         name = "val_loss" if "val_loss" in metrics else "val_loss_part"
         if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
             shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")

@@ -17,17 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile(Callback):
-    """Records metrics, plans and notices in `metrics.jsonl`.
-
-    Args:
-        path: the file.
-        resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
-            Records of later steps are deleted, so that no step is recorded twice.
-        pending: whether the evaluation of step `resumed_at` was interrupted and is repeated. If so,
-            the metrics of that step are deleted, too.
-    """
+    """Records metrics, plans and notices in `metrics.jsonl`."""
 
     def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:
+        """Open `path`. A resume at the step `resumed_at` first deletes the records after it.
+
+        If the evaluation of that step is still `pending`, it also deletes the step's metrics.
+        """
         if resumed_at is not None and path.exists():
             write_atomically(path, _records_until(path, resumed_at, pending))
         self._file = AppendOnlyFile(path)
@@ -58,11 +54,7 @@ class MetricsFile(Callback):
 
 
 class AppendOnlyFile:
-    """Appends to a file, which is created if it does not exist.
-
-    If a write fails, for example on a full disk, training continues. The content is kept and
-    written by the next write that succeeds. Only the first of several failures in a row is logged.
-    """
+    """Appends to a file. After a failed write, such as on a full disk, the next one retries."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,11 +91,7 @@ class AppendOnlyFile:
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines of the file `path` that a resume from `step` keeps: up to `step`.
-
-    If the evaluation of `step` was interrupted (`pending`), skip the metrics of `step`, which are
-    written again.
-    """
+    """Yield the intact lines up to `step`; if `pending`, without the metrics of `step`."""
     with path.open("rb") as file:
         for line in file:
             try:

@@ -22,21 +22,13 @@ MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in col
 
 
 class SampleTable:
-    """Rows of step, val loss and sample, from the first evaluation of the run to the newest one.
-
-    Args:
-        run: the folder of the run.
-        end: if the run is resumed, rows of steps before `end` are read from its event files.
-    """
+    """Rows of step, val loss and sample; in a resumed `run`, also those of steps before `end`."""
 
     def __init__(self, run: Path, end: int | None) -> None:
         self.rows = [] if end is None else _stored_rows(run, end)
 
     def add(self, step: int, evaluation: Evaluation) -> Summary:
-        """Add a row for `evaluation`, which has a sample; return the whole table, newest row first.
-
-        The sample is indented so that it is not read as Markdown.
-        """
+        """Add the sample of `evaluation`; return the table, newest row first."""
         losses = evaluation.losses
         loss = losses.get("val_loss", losses.get("val_loss_part"))
         lines = visible(evaluation.sample or "").split("\n")
@@ -55,10 +47,7 @@ class SampleTable:
 
 
 def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
-    """Return the rows of the newest sample table in the TensorBoard files of `run`.
-
-    Tables that were written at step `end` or later are ignored.
-    """
+    """Return the rows, of steps before `end`, of the newest sample table in the files of `run`."""
     rows: list[tuple[str, str, str]] = []
     for path in sorted(run.glob("events.out.tfevents.*")):
         with suppress(Exception):  # a file that cannot be read must not prevent a resume
@@ -71,6 +60,5 @@ def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Break a line of a sample between words, or within a word that is too long."""
     parts = textwrap.wrap(line, MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False)
     return [piece for part in parts or [""] for piece in chop_cells(part, MAX_LINE_COLUMNS) or [""]]

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -42,19 +43,15 @@ WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # of the who
 
 
 class TensorBoard(Callback):
-    """Writes an event file at each start or resume, and one for the HPARAMS page at the end.
-
-    Args:
-        context: the settings, text and folder of the run.
-        resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
-            TensorBoard ignores events of later steps that were written before the resume.
-        pending: whether the evaluation of step `resumed_at` was interrupted and is repeated. If so,
-            TensorBoard also ignores the earlier events of that step.
-    """
+    """Writes an event file at each start or resume, and one for the HPARAMS page at the end."""
 
     def __init__(
         self, context: RunContext, resumed_at: int | None, *, pending: bool = False
     ) -> None:
+        """Open a file. TensorBoard ignores the events in older files after step `resumed_at`.
+
+        If the evaluation of that step is still `pending`, it ignores the step's events, too.
+        """
         self.context = context
         next_step = None if resumed_at is None else resumed_at + (not pending)
         self.samples = SampleTable(context.folder, next_step)
@@ -62,14 +59,13 @@ class TensorBoard(Callback):
         if next_step is not None:
             for path in context.folder.glob("events.out.tfevents.*.hparams"):
                 path.unlink()
-            started = SessionLog(status=SessionLog.START)
-            self.events.write(Event(step=next_step, session_log=started))
+            self.events.add(next_step, session_log=SessionLog(status=SessionLog.START))
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
-        If evaluations score a part of the val split, the final loss is not written: it is that of
-        the whole split, and does not fit the curve. The HPARAMS page shows the final loss.
+        If evaluations score a part of the val split, the final loss on the whole split would not
+        fit the curve. Only the HPARAMS page shows it.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of guessing would flatten the curves
@@ -80,12 +76,12 @@ class TensorBoard(Callback):
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
             points.append(Summary.Value(tag=tag, simple_value=value))
-        self.events.add(step, Summary(value=points))
+        self.events.add(step, summary=Summary(value=points))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
         """Write the table of all samples so far; TensorBoard shows the newest table first."""
         if evaluation.sample is not None:
-            self.events.add(step, self.samples.add(step, evaluation))
+            self.events.add(step, summary=self.samples.add(step, evaluation))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
@@ -99,7 +95,8 @@ class TensorBoard(Callback):
             "final/bits_per_byte": outcome.bits_per_byte,
         }
         hparams = EventFile(self.context.folder, ".hparams")
-        hparams.add(outcome.step, hparams_pb(row, trial_id=self.context.folder.name))
+        page = hparams_pb(row, trial_id=self.context.folder.name)
+        hparams.add(outcome.step, summary=page)
         hparams.file.close()
 
     def draw_attention(self, step: int, model: LanguageModel) -> None:
@@ -119,7 +116,7 @@ class TensorBoard(Callback):
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
-        self.events.add(step, Summary(value=[value]))
+        self.events.add(step, summary=Summary(value=[value]))
 
     def close(self) -> None:
         """Close the file."""
@@ -127,22 +124,15 @@ class TensorBoard(Callback):
 
 
 class EventFile:
-    """A new event file in a folder.
-
-    Its name begins with the time, because TensorBoard reads a run's files in the order of names.
-    """
+    """A new event file; its name begins with the time, as TensorBoard sorts files by name."""
 
     def __init__(self, folder: Path, suffix: str = "") -> None:
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
         self.file = AppendOnlyFile(folder / name)
         self.records = RecordWriter(self.file)
-        self.write(Event(file_version="brain.Event:2"))
+        self.add(0, file_version="brain.Event:2")
 
-    def add(self, step: int, content: Summary) -> None:
-        """Write `content`, the values of `step`."""
-        self.write(Event(step=step, summary=content))
-
-    def write(self, event: Event) -> None:
-        """Write an event with the current time."""
-        event.wall_time = time.time()
+    def add(self, step: int, **content: Any) -> None:
+        """Write an event with the current time and a field of `Event`, such as `summary`."""
+        event = Event(step=step, wall_time=time.time(), **content)
         self.records.write(event.SerializeToString())
