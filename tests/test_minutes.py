@@ -266,10 +266,11 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) ->
     assert 0.85 * 90 < machine.now - BEFORE_TRAINING_S <= 90
     found = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
     again, before, added = load_config("r/config.yaml"), found[first - 1], found[first:]
-    rise = Schedule(again).rise_steps(*again.train.plans[1])
+    rise = added.index(max(added))
     assert len(added) == outcome.step - first
     assert before < added[0] < max(added) / 2, "it rises"
     assert 0.4 < max(added) / again.train.learning_rate < 0.8, "as in one run of all the steps"
+    assert added[:rise] == sorted(added[:rise])
     assert added[rise:] == sorted(added[rise:], reverse=True)
     assert added[-1] < 0.1 * max(added)
     assert (again.train.minutes, again.train.plans[1][0]) == (None, first)

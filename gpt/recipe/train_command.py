@@ -86,7 +86,6 @@ def sweep_has_ended() -> bool:
 
 
 def _message(code: int, messages: Path) -> str:
-    """Return why a command failed, from its exit `code` and its stderr, the file `messages`."""
     if code < 0:
         return f"its process was ended by signal {-code}, perhaps because memory was full"
     lines = messages.read_text("utf-8", errors="replace").strip()

@@ -187,8 +187,7 @@ class Evaluator:
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
         names = [name, f"{name}_network"] if has_counts else [name]
-        members = range(1, len(others) + 2 - len(names))  # none without an ensemble
-        names += [f"{name}_member_{m}" for m in members]
+        names += [f"{name}_member_{m}" for m in range(1, len(others) + 2 - len(names))]
         return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:

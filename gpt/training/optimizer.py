@@ -40,12 +40,9 @@ class Optimizer:
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
-        """Update every parameter by its gradient.
+        """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        Args:
-            lr_factor: the learning rate, as a fraction of its peak.
-            skip: a bool scalar on the parameters' device. If true, nothing changes. The CPU does
-                not wait for its value.
+        If the bool scalar `skip` is true, nothing changes. The CPU does not wait for its value.
         """
         raise NotImplementedError
 

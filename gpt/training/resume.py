@@ -104,7 +104,6 @@ def restore_last(
 
 
 def _check_sources(context: RunContext, saved: dict[str, Any]) -> None:
-    """Raise UsageError if the text or the model to distill differs from the one in `saved`."""
     corpus, teacher, distill = context.corpus, context.teacher, context.config.train.distill
     for what, name, before, now in (
         ("text", corpus.name, saved["text_sha256"], corpus.sha256),

@@ -67,17 +67,13 @@ class Schedule:
             peak = self._decayed(peak, _part(begin - self.warmup_steps, end - self.warmup_steps))
         rate = self._decayed(peak, self.part_done(step, start=self.warmup_steps))
         # 3) start of a later phase: a linear rise from the floor to the decay of case 2
-        rise = self.rise_steps(begin, end)
+        rise = max(1, min(self.warmup_steps, (end - begin) // 10))
         if begin > 0 and step < begin + rise:
             rate = self.floor + (step - begin + 1) / rise * (rate - self.floor)
         return self.scale * rate
 
     def _decayed(self, peak: float, part: Fraction) -> float:
         return self.floor + (1 - float(part)) * (peak - self.floor)
-
-    def rise_steps(self, begin: int, end: int) -> int:
-        """Return the number of warmup steps of a later phase, from step `begin` to `end`."""
-        return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
         """Return the shape (B, T) of the batch at `step`. B x T is the same for all steps.

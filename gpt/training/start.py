@@ -153,7 +153,6 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 
 
 def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
-    """Record the config, program version, device and sources of a run that starts or resumes."""
     config = state.schedule.stored(context.config)
     write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
     store_standard_input(context.corpus.standard_input, context.folder)

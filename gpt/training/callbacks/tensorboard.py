@@ -89,11 +89,9 @@ class TensorBoard(Callback):
         row = {
             key: value if isinstance(value, bool | int | float) else str(value or "null")
             for key, value in values(self.context.config).items()
-        } | {
-            "final/val_loss": outcome.val_loss,
-            "final/best_val_loss": outcome.best_val_loss,
-            "final/bits_per_byte": outcome.bits_per_byte,
         }
+        for score in ("val_loss", "best_val_loss", "bits_per_byte"):
+            row[f"final/{score}"] = getattr(outcome, score)
         hparams = EventFile(self.context.folder, ".hparams")
         page = hparams_pb(row, trial_id=self.context.folder.name)
         hparams.add(outcome.step, summary=page)
