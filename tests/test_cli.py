@@ -859,7 +859,7 @@ def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, tra
     assert out == gpt("attend", "--text", val[:13])[1]  # T = 13
     Path(api.load("small").config.data.source).unlink()
     code, out, err = gpt("attend")
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert "to show the heads on another text, give --text" in err
 
 

@@ -130,7 +130,7 @@ def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
         assert row.loss.mean == pytest.approx(combination.mean, abs=1e-6)
         assert row.loss.standard_error == pytest.approx(combination.standard_error, abs=1e-6)
         for run in row.runs:
-            recorded = [r for r in metrics_of(Path(run.name)) if "val_loss" in r and r["step"]]
+            recorded = [r for r in metrics_of(Path(run.name)) if "val_loss" in r]
             assert run.curve.losses == [r["val_loss"] for r in recorded]
             assert run.curve.characters[-1] == 11 * 6 * 13
 
@@ -263,10 +263,11 @@ iter 30: loss 2.0, time 3000.00ms, mfu 7.0%
 def test_nanogpts_log_is_a_run(folder: Path, gpt: Gpt) -> None:
     Path("log.txt").write_text(LOG)
     curve, parameters = read_nanogpt_log(Path("log.txt"))
-    assert (curve.steps, curve.losses, parameters) == ([15, 30], [2.6, 2.05], 800_000)
-    assert curve.characters == [15 * 16_384, 30 * 16_384]
+    assert (curve.steps, parameters) == ([0, 15, 30], 800_000)
+    assert curve.losses == [4.2823, 2.6, 2.05]
+    assert curve.characters == [0, 15 * 16_384, 30 * 16_384]
     # iteration 0, and 14 of 50 ms; then 6 to iteration 20 and 9 to iteration 29 of 60 ms
-    assert curve.seconds == pytest.approx([4.7, 5.6])
+    assert curve.seconds == pytest.approx([0, 4.7, 5.6])
     code, out, err = gpt("compare", folder / "sweep", "log.txt", "--csv", "--to", "2.5")
     assert code == 0
     assert "a text that is not checked" in err
@@ -284,6 +285,9 @@ def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder: Path, gp
     assert "the val loss of 1 evaluation is nan" in err
     row = next(csv.DictReader(io.StringIO(out)))
     assert (row["loss"], row["final_loss"], row["steps"]) == ("2.05", "nan", "45.0")
+    out = gpt("compare", "log.txt", folder / "bytes", "--json")[1]
+    assert "NaN" not in out  # which is not JSON
+    assert json.loads(out)["rows"][0]["runs"][0]["curve"]["losses"] == [4.2823, 2.6, 2.05, None]
 
 
 def test_numbers_in_nanogpts_log_are_parsed_whole() -> None:
@@ -304,6 +308,15 @@ def test_damaged_lines_of_metrics_are_skipped() -> None:
     assert (curve.steps, curve.losses, curve.final_loss) == ([3], [2.5], 2.5)
 
 
+def test_a_run_that_begins_below_a_loss_reached_it_at_step_0() -> None:
+    """Step 0 was left out, so a fine-tuned run seemed to need time for a loss it began with."""
+    losses = {0: 1.5, 11: 1.7, 23: 1.3}
+    lines = [{"step": s, "elapsed_s": 2.0 * s, "val_loss": x} for s, x in losses.items()]
+    Path("metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    curve = read_curve(Path(), 7)
+    assert [curve.seconds_to(loss) for loss in (1.6, 1.4, 1.2)] == [0.0, 46.0, None]
+
+
 # --- the command ---
 
 
@@ -315,6 +328,7 @@ def test_tables_fit_the_terminal_and_name_what_a_conclusion_rests_on(
     assert code == 0, err
     tables = out[out.index("\n\n") :]  # without the names of runs
     assert max(map(len, tables.splitlines())) <= 80
+    assert "left out, as the terminal is narrow: steps" in tables  # it was silent
     assert "rests on the" in out and "characters, for these models" in out
     code, out, err = gpt("compare", folder / "sweep", "--markdown")
     assert "| train.learning_rate | 0.001 | 0.004 |" in out
@@ -337,6 +351,24 @@ def test_out_writes_a_picture(folder: Path, gpt: Gpt) -> None:
     code, _, err = gpt("compare", folder / "sweep", "--out", "curves.png")
     assert code == 0, err
     assert Path("curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_files_are_replaced_only_with_overwrite(folder: Path, gpt: Gpt) -> None:
+    """`gpt eval --html` and `gpt compare --out` replaced a file without asking."""
+    commands = (
+        ("compare", folder / "sweep", "--out", "old.png"),
+        ("eval", folder / "bytes", "--html", "old.html"),
+        ("attend", folder / "bytes", "--text", "a", "--out", "old.html"),
+        ("data", folder / "text.txt", "--html", "old.html"),
+    )
+    for command in commands:
+        old = Path(command[-1])
+        old.write_text("mine")
+        code, _, err = gpt(*command)
+        assert (code, old.read_text()) == (2, "mine")
+        assert f"{old}: it exists already" in err
+        assert gpt(*command, "--overwrite")[0] == 0
+        assert b"mine" not in old.read_bytes()[:9]
 
 
 @pytest.mark.parametrize(

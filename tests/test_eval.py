@@ -238,6 +238,10 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
     code, out, err = gpt("eval", run)
     assert (code, out) == (2, "")
     assert "a.txt is not the text that" in err
+    Path("a.txt").unlink()
+    code, out, err = gpt("eval", run)
+    assert (code, out) == (1, "")  # was 2; that of any missing text
+    assert "a.txt: no such text" in err and "to evaluate another text" in err
 
 
 @pytest.mark.parametrize("kind", KINDS)

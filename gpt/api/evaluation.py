@@ -56,7 +56,8 @@ def evaluate(
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.
-        TextError: the text cannot be read, or has too few characters of the model's vocabulary.
+        TextError: the text is missing, cannot be read, or has too few characters of the model's
+            vocabulary.
     """
     from gpt.device import default_modes
 
@@ -113,7 +114,8 @@ def _val(model: "Model") -> "ScoredText":
     try:
         corpus = run_text(model)
     except GPTError as error:
-        raise UsageError(f"{error}; to evaluate another text, name it after the run") from None
+        advice = "to evaluate another text, name it after the run"
+        raise type(error)(f"{error}; {advice}") from None
     return val_text(corpus)
 
 

@@ -147,7 +147,7 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     except GPTError as error:
         loss = model.checkpoint.val_loss
         if loss is None or vocabulary.is_bytes:  # of a part of val, or per byte
-            raise UsageError(f"{run.name}: its text is needed to compare it: {error}") from None
+            raise type(error)(f"{run.name}: its text is needed to compare it: {error}") from None
         log.warning("%s: its val loss is that of training: %s", run.name, error)
         return replace(run, loss=loss), frozenset({whole})
     text = val_text(corpus)

@@ -8,6 +8,7 @@ import typer
 from gpt.cli.options import (
     AnyDevice,
     DebugFlag,
+    OverwriteFlag,
     RunName,
     WhichCheckpoint,
     option,
@@ -39,6 +40,7 @@ def attend(
     out: Path | None = option(
         "FILE", "Write a picture of all heads (.png) or a page to explore them (.html)."
     ),
+    overwrite: OverwriteFlag = False,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
@@ -48,7 +50,7 @@ def attend(
 
     is_picture = out is not None and out.suffix.lower() == ".png"
     if out is not None:
-        check_out(out)
+        check_out(out, overwrite=overwrite)
     if is_picture and (layer or head):
         raise UsageError(f"--out {out}: a picture shows all heads; leave out --layer and --head")
     if text == "":
@@ -103,7 +105,8 @@ def _val_text(model: "Model") -> str:
     try:
         corpus = read_text(model.config, model.vocabulary, model.run)
     except GPTError as error:
-        raise UsageError(f"{error}; to show the heads on another text, give --text") from None
+        advice = "to show the heads on another text, give --text"
+        raise type(error)(f"{error}; {advice}") from None
     ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.attention_window)].tolist()
     known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
     text = corpus.vocabulary.decode(known).strip("\ufffd")

@@ -1,13 +1,21 @@
 """The command `gpt compare`: compare runs, and print tables or draw their curves."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
+from gpt.cli.options import (
+    DebugFlag,
+    JsonFlag,
+    OverwriteFlag,
+    flag,
+    option,
+    show,
+    show_json,
+    terminal_width,
+)
 from gpt.errors import UsageError
 from gpt.status import phase
 
@@ -29,6 +37,7 @@ def compare(
     out: Path | None = option(
         "FILE", "Also draw the losses by steps, characters and seconds: .png."
     ),
+    overwrite: OverwriteFlag = False,
     markdown: bool = flag("--markdown", "Print tables in Markdown."),
     as_csv: bool = flag("--csv", "Print one table in CSV."),
     as_json: JsonFlag = False,
@@ -47,7 +56,7 @@ def compare(
     if out is not None:
         from gpt.inspection.output import check_out, write_out
 
-        check_out(out, endings=(".png",))
+        check_out(out, endings=(".png",), overwrite=overwrite)
 
     from gpt import api
 
@@ -59,7 +68,7 @@ def compare(
 
             write_out(out, png(draw_curves(comparison)))
     if as_json:
-        show(json.dumps(asdict(comparison)) + "\n")
+        show_json(asdict(comparison))
         return
     from gpt.inspection.comparison_table import (
         comparison_csv,

@@ -7,11 +7,13 @@ from pathlib import Path
 from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
+    OverwriteFlag,
     Settings,
     TextNames,
     flag,
     option,
     show,
+    show_json,
     terminal_width,
 )
 from gpt.errors import UsageError
@@ -21,6 +23,7 @@ def data(
     text: TextNames = None,
     overrides: Settings = None,
     html: Path | None = option("FILE", "Write a page for a browser, with longer tables."),
+    overwrite: OverwriteFlag = False,
     clear: bool = flag("--clear", "Delete the cached texts; gpt prepares them again."),
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
@@ -40,11 +43,11 @@ def data(
     from gpt.inspection.text_views import text_page, text_table
 
     if html is not None:
-        check_out(html, "--html", (".html",))
+        check_out(html, "--html", (".html",), overwrite=overwrite)
     report = api.describe(text or (), overrides or ())
     if html is not None:
         write_out(html, text_page(report), "--html")
     if as_json:
-        show(json.dumps(asdict(report)) + "\n")
+        show_json(asdict(report))
     else:
         show((text_table(report, terminal_width()) if html is None else str(html)) + "\n")

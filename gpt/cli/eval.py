@@ -1,6 +1,5 @@
 """The command `gpt eval`: measure how well a model predicts a text."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -8,12 +7,14 @@ from gpt.cli.options import (
     AnyDevice,
     DebugFlag,
     JsonFlag,
+    OverwriteFlag,
     RunName,
     TextNames,
     WhichCheckpoint,
     flag,
     option,
     show,
+    show_json,
     terminal_width,
 )
 from gpt.status import phase
@@ -43,6 +44,7 @@ def evaluate(
     html: Path | None = option(
         "FILE", "Write a page for a browser that shows how surprising each character was."
     ),
+    overwrite: OverwriteFlag = False,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     as_json: JsonFlag = False,
@@ -57,7 +59,7 @@ def evaluate(
     from gpt.inspection.output import check_out, write_out
 
     if html is not None:
-        check_out(html, "--html", (".html",))
+        check_out(html, "--html", (".html",), overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
     report = api.evaluate(
@@ -77,7 +79,7 @@ def evaluate(
     if as_json:
         fields = asdict(replace(report, surprise=None))
         del fields["surprise"]  # of millions of numbers, for the page
-        show(json.dumps({"run": str(model.run), "step": model.step} | fields) + "\n")
+        show_json({"run": str(model.run), "step": model.step} | fields)
         return
     from gpt.inspection.evaluation_table import evaluation_table
 

@@ -132,7 +132,7 @@ def _write(lesson: str, path: Path) -> None:
     """Write a Python program that trains the model of a lesson to the new file `path`."""
     from gpt.inspection.output import check_out, write_out
 
-    check_out(path, "--write", [".py"])
+    check_out(path, "--write", [".py"], overwrite=True)
     if path.exists():  # it may contain the learner's changes
         raise UsageError(f"--write {path}: expected a new file, but it exists; choose another name")
     with phase("loading PyTorch"):

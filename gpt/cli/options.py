@@ -1,5 +1,6 @@
 """Option types and output functions that several commands share."""
 
+import json
 import logging
 import os
 import shlex
@@ -38,6 +39,7 @@ DebugFlag = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 RunName = Annotated[
     str | None,
     typer.Argument(
@@ -129,3 +131,9 @@ def show(text: str) -> None:
     """Print `text` to stdout and flush; if stdout is a terminal, replace control characters."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def show_json(tree: object) -> None:
+    """Print `tree` as JSON on one line. Numbers that are not finite are printed as null."""
+    finite = json.loads(json.dumps(tree), parse_constant=lambda _: None)
+    show(json.dumps(finite) + "\n")

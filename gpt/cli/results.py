@@ -1,6 +1,5 @@
 """The output of `gpt train` after a run, a sweep or a dry run."""
 
-import json
 import math
 import sys
 from dataclasses import asdict
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import show, tensorboard, terminal_width, wrapped
+from gpt.cli.options import show, show_json, tensorboard, terminal_width, wrapped
 from gpt.errors import command
 from gpt.status import phase
 
@@ -35,7 +34,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
     rules = config.sample.model_dump(exclude={"length"})
     chunks = model.sample([""], length=config.sample.length, seed=config.seed, rules=rules)
     if as_json:
-        typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
+        show_json(asdict(outcome) | {"sample": collect(chunks, [""])[0].text})
         return
     typer.echo(f"\n{wrapped(_scores(outcome), sys.stdout)}")
     typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
@@ -71,7 +70,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
     If runs failed, list them and exit with code 1.
     """
     if as_json:
-        typer.echo(json.dumps(asdict(sweep)))
+        show_json(asdict(sweep))
     else:
         typer.echo(f"\n{_table(sweep)}\n")
         for run in sweep.failed:
@@ -111,7 +110,7 @@ def _table(sweep: "Sweep") -> str:
 def print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
     """Print the estimated parameters, memory and time of a run, each with its parts."""
     if as_json:
-        typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
+        show_json({"config": config.model_dump()} | asdict(estimate))
         return
     typer.echo(f"parameters  {sum(estimate.parameters.values()):,}")
     for part, count in estimate.parameters.items():

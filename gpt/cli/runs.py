@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
+from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
 from gpt.text.display import visible
 
@@ -43,7 +43,7 @@ def runs(
 
     listed = list_runs()
     if as_json:
-        show(json.dumps({"runs": [asdict(run) for run in listed]}) + "\n")
+        show_json({"runs": [asdict(run) for run in listed]})
     elif not listed:
         show("no runs under runs/; start one with: gpt train\n")
     else:

@@ -1,6 +1,5 @@
 """The command `gpt sample`: generate text with a trained model."""
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from gpt.cli.options import (
     flag,
     option,
     show,
+    show_json,
     wrapped,
 )
 from gpt.errors import UsageError, unescaped
@@ -114,7 +114,7 @@ def sample(
         "seed": seed,
         "samples": [asdict(sample) for sample in collect(chunks, texts)],
     }
-    typer.echo(json.dumps(result))
+    show_json(result)
 
 
 def _read(file: str) -> str:

@@ -60,10 +60,10 @@ def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False)
     """
     if to not in FORMATS:
         raise UsageError(f"--to {to}: expected {' or '.join(FORMATS)}")
-    if not overwrite:
-        check_absent(out)
     if FORMATS[to].ending:
-        check_out(out, endings=(FORMATS[to].ending,))
+        check_out(out, endings=(FORMATS[to].ending,), overwrite=overwrite)
     elif out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
+    elif not overwrite:
+        check_absent(out)
     FORMATS[to].write(run, out)

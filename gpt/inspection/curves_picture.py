@@ -1,5 +1,7 @@
 """Draw the val losses of compared runs by steps, characters and seconds of training."""
 
+import math
+
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
@@ -9,11 +11,13 @@ from numpy.typing import NDArray
 
 from gpt.errors import shown
 from gpt.evaluation.comparison import Comparison, Row
+from gpt.runs.curves import Curve
 
 CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
 LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
 MAX_LABEL_CHARACTERS = 110  # characters of a line of the legend
 CURVE_DPI = 150  # dots per inch
+Y_MARGIN = 0.05  # space above the highest loss, as a fraction of the range of losses
 # the colours of Okabe and Ito, which colour-blind readers can tell apart
 ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
@@ -38,6 +42,9 @@ def draw_curves(comparison: Comparison) -> Figure:
         axes.set_xlim(0)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
+    losses = [loss for row in rows for run in row.runs for loss in _trained_losses(run.curve)]
+    if losses:  # otherwise, the losses of untrained models would flatten the curves
+        panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
     panels[0].set_ylabel("val loss, nats per character")
     figure.legend(
         *panels[0].get_legend_handles_labels(),
@@ -49,6 +56,12 @@ def draw_curves(comparison: Comparison) -> Figure:
         alignment="left",
     )
     return figure
+
+
+def _trained_losses(curve: Curve) -> list[float]:
+    """Return the val losses after the first step, without NaN."""
+    pairs = zip(curve.steps, curve.losses, strict=True)
+    return [loss for step, loss in pairs if step and not math.isnan(loss)]
 
 
 def _draw_row(axes: Axes, row: Row, name: str) -> None:

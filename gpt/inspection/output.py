@@ -9,11 +9,19 @@ from gpt.files import write_atomically
 
 
 def check_out(
-    path: Path, option: str = "--out", endings: Sequence[str] = (".png", ".html")
+    path: Path,
+    option: str = "--out",
+    endings: Sequence[str] = (".png", ".html"),
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Raise UsageError unless `path` ends in one of `endings` and can be written as a plain file.
 
-    An existing plain file may be replaced. `option` is the option that set `path`, for the message.
+    Args:
+        path: the file to write.
+        option: the option that set `path`, for the message.
+        endings: the allowed suffixes.
+        overwrite: whether an existing plain file may be replaced.
     """
     if path.suffix.lower() not in endings:
         raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")
@@ -24,6 +32,8 @@ def check_out(
             f"{option} {path}: expected a new name or a plain file to replace, got a link, a "
             f"folder, a pipe or a device; choose another name"
         )
+    if not overwrite:
+        check_absent(path, option)
 
 
 def check_absent(path: Path, option: str = "--out") -> None:

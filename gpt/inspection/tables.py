@@ -31,8 +31,9 @@ def render_table(
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
         width: the width of the terminal in columns. With None, lines may have any length.
-        drop: the titles of columns to leave out, in this order, until the table fits `width`.
-            Titles that the table does not have are ignored.
+        drop: the titles of columns to leave out, in this order, until the table fits `width`. The
+            last line names those that were left out. Titles that the table does not have are
+            ignored.
     """
     from rich.cells import cell_len
 
@@ -48,7 +49,9 @@ def render_table(
         [[row[i] for i in kept] for row in rows],
         "".join(align[i] for i in kept),
     )
-    return render([(0, table)], width)
+    dropped = [title for i, title in enumerate(heading) if i not in kept]
+    note = [(0, f"left out, as the terminal is narrow: {', '.join(dropped)}")] if dropped else []
+    return render([(0, table), *note], width)
 
 
 def make_table(

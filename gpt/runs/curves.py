@@ -55,7 +55,7 @@ class Curve:
 def read_curve(run: Path, characters: int) -> Curve:
     """Read the curve of a run, in nats per id, from its metrics.jsonl.
 
-    Evaluations before the first step are left out. A run whose file is missing has an empty curve.
+    A run whose file is missing has an empty curve.
 
     Args:
         run: the folder of the run.
@@ -68,8 +68,8 @@ def read_curve(run: Path, characters: int) -> Curve:
             with suppress(ValueError, KeyError, TypeError, AttributeError):
                 record = json.loads(line)
                 loss = float(record.get("val_loss_part") or record["val_loss"])
-                if step := int(record["step"]):
-                    points.append((step, characters * step, float(record["elapsed_s"]), loss))
+                step = int(record["step"])
+                points.append((step, characters * step, float(record["elapsed_s"]), loss))
                 if "val_loss" in record:
                     final_loss = float(record["val_loss"])
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
@@ -117,8 +117,7 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
                 typical_s = iteration_s
             seconds += iteration_s + (iteration - last_iteration - 1) * typical_s
             last_iteration = iteration
-    points = [point for point in points if point[0]]
-    if all(math.isnan(loss) for *_, loss in points):
+    if all(math.isnan(loss) for step, *_, loss in points if step):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
             f"`step 250: train loss 1.97, val loss 2.05`; found none "
