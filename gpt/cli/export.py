@@ -16,7 +16,7 @@ def export(
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
-    """Export a model: as one page that runs it in a browser, or for transformers or llama.cpp."""
+    """Export a model as one web page, or for transformers or llama.cpp."""
     from gpt import api
 
     with phase("loading the run"):

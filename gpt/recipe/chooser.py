@@ -185,6 +185,8 @@ class Chooser:
         }
         if "train.warmup_steps" in self.kept:
             changes["train.steps"] = max(config.train.steps, self.kept["train.warmup_steps"])
+        if self.base.model.exportable:
+            changes["model.attention_scale"] = None  # 1, as queries and keys are not normalised
         if "model.n_head" in self.kept:
             changes["model.head_size"] = None  # C / n_head
         if val_fraction is not None:
