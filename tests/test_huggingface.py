@@ -77,6 +77,10 @@ def model_in(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
 
+def tokenizer_in(folder: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=lambda value: str(value)[:60])
 def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[str, Any]) -> None:
     checkpoint = checkpoint_of(small(**{f"model__{key}": x for key, x in settings.items()}))
@@ -90,7 +94,7 @@ def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[
     length = T - len(prompt) if name != "CharacterGPTForCausalLM" else 3 * T
     greedy = SampleConfig(temperature=0)
     expected = prompt + generate_text(ours, VOCABULARY, prompt, length=length, seed=1, rules=greedy)
-    start = torch.tensor([VOCABULARY.encode(prompt).tolist()])
+    start = tokenizer_in(Path("out"))(prompt, return_tensors="pt").input_ids
     for use_cache in (True, False):
         made = theirs.generate(start, max_new_tokens=length, do_sample=False, use_cache=use_cache)
         assert VOCABULARY.decode(made[0].tolist()) == expected
@@ -110,7 +114,7 @@ def test_texts_of_different_lengths_can_be_padded_on_the_left() -> None:
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, CAPPED, BYTES], ids=["all", "capped", "bytes"])
 def test_the_tokenizer_of_each_kind_of_model_loads(vocabulary: Vocabulary) -> None:
     folder = exported(checkpoint_of(small(), vocabulary))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     text = "a  b\n\n é😀" if vocabulary is not BYTES else " ein\u0301 \x00\t😀 "
     ids = vocabulary.encode(text).tolist()
     assert tokenizer(text).input_ids == ids
@@ -158,7 +162,7 @@ def test_the_model_card_states_the_loss_that_transformers_computes(
     assert (code, out) == (0, "out\n")
     assert "n-gram counts are not exported" in err
     text = text_file.read_text("utf-8")
-    ids = transformers.AutoTokenizer.from_pretrained("out")(text[int(0.9 * len(text)) :]).input_ids
+    ids = tokenizer_in(Path("out"))(text[int(0.9 * len(text)) :]).input_ids
     model, losses = model_in(Path("out")), list[float]()
     with torch.no_grad():
         for start in range(0, len(ids) - 1, 13):

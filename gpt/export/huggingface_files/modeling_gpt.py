@@ -1,8 +1,8 @@
 """Character-level GPT for transformers. `gpt export --to huggingface` writes this file.
 
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
 The model is a GPT-2 with options that no class of transformers combines: see CharacterGPTConfig.
