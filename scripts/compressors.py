@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpt.evaluation.reference_losses import utf8_of
 from gpt.text.corpus import Corpus
 
 WINDOWS = 40  # windows of val that are compressed, evenly spread
@@ -49,7 +48,7 @@ def compressor_losses(
     """
     if compress is None:
         return None
-    before = utf8_of(corpus.train, corpus.vocabulary)
+    before = corpus.vocabulary.utf8(corpus.train)
     if compress is zpaq and len(before) < ZPAQ_SHORT_BYTES:
         missing = ZPAQ_SHORT_BYTES - len(before)
         before = (before * (missing // len(before) + 1))[:missing] + before
@@ -57,7 +56,7 @@ def compressor_losses(
 
     def loss(starts: range, length: int) -> float:
         pieces = [val[start : start + length] for start in starts]
-        sizes = [compress(before + utf8_of(ids, corpus.vocabulary)) - alone for ids in pieces]
+        sizes = [compress(before + corpus.vocabulary.utf8(ids)) - alone for ids in pieces]
         return 8 * math.log(2) * sum(sizes) / sum(map(len, pieces))
 
     step, twentieth = max(1, len(val) // WINDOWS), -(-len(val) // 20)

@@ -22,7 +22,7 @@ def test_copies_are_those_of_a_search_one_substring_at_a_time(seed: int) -> None
     lengths = (29, 157, 1, 61)
     pieces = [source.integers(2, size=n).astype(np.uint8) for n in lengths]
     pieces[1][11 : 11 + 17 * seed] = text[307 : 307 + 17 * seed]
-    copies = find_copies(text, pieces)
+    shares, longest = find_copies(text, pieces)
     whole, best = text.tobytes(), 0
     for n in range(1, 158):
         substrings = [
@@ -31,9 +31,9 @@ def test_copies_are_those_of_a_search_one_substring_at_a_time(seed: int) -> None
         there = [substring in whole for substring in substrings]
         best = n if any(there) else best
         if n in COPY_LENGTHS:
-            assert copies.shares[n] == pytest.approx(np.mean(there))
-    assert len(copies.longest) == best
-    assert copies.longest.tobytes() in whole
+            assert shares[n] == pytest.approx(np.mean(there))
+    assert len(longest) == best
+    assert longest.tobytes() in whole
 
 
 @pytest.mark.parametrize("place", [0, 2**20 - 53, 2**20 + 199_900])
@@ -46,10 +46,10 @@ def test_a_planted_quotation_of_100_characters_is_found_exactly(place: int) -> N
     if place:
         pieces[1][210] = (int(text[place - 1]) + 1) % 97
     pieces[1][311] = 97  # occurs nowhere
-    copies = find_copies(text, pieces)
-    np.testing.assert_array_equal(copies.longest, pieces[1][211:311])
+    shares, longest = find_copies(text, pieces)
+    np.testing.assert_array_equal(longest, pieces[1][211:311])
     expected = {n: max(101 - n, 0) / (3 * (510 - n)) for n in COPY_LENGTHS}
-    assert copies.shares == pytest.approx(expected)
+    assert shares == pytest.approx(expected)
 
 
 def words(seed: int, count: int) -> str:

@@ -123,9 +123,9 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     """
     with phase("loading the model"):
         from gpt.device import default_modes
-        from gpt.evaluation.block_losses import block_losses, text_sha256
         from gpt.evaluation.comparison import ComparedRun
         from gpt.evaluation.scored_text import val_text
+        from gpt.evaluation.scores import block_losses
         from gpt.runs.curves import read_curve
 
         model = load(folder)
@@ -162,7 +162,7 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         block=blocks.length,
         blocks=blocks.whole_means(),
     )
-    return scored, frozenset({text_sha256(text), whole})
+    return scored, frozenset({text.sha256(), whole})
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Predictions of the next id by n-gram counts, after each prefix of a window.
+"""Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Shapes use W ids of the window, E experts (predictors by counts), F features (how often contexts
-were counted) and V distinct ids.
+Shapes use W ids of a window, B texts, E experts, V distinct ids and F features. A feature is
+log(1 + x), where x is how many ids were counted after a context; the last one uses the length of
+the text. N is the number of ids in the longest context of the n-gram table.
 """
 
 from collections.abc import Iterator
@@ -24,12 +25,10 @@ MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
 class Experts:
-    """Predictors ("experts") of the next id by n-gram counts, each with one kind of context.
-
-    Some use counts of the train split; the others use counts of the window so far.
+    """Experts that use counts of the train split, and experts that use counts of the window so far.
 
     Args:
-        counts: n-gram counts of the train split; their longest context has N ids.
+        counts: n-gram counts of the train split.
         long_contexts: finds where the last 2 N or 4 N ids occur in the train split; None if N is 0
             or the vocabulary has `MANY_IDS` ids or more.
         window_order: n. The contexts counted in the window are the last 1 to n, 2 n and 4 n ids,
@@ -62,9 +61,8 @@ class Experts:
         Args:
             train: the ids of the train split.
             V: number of distinct ids.
-            order: N, the longest context to count; at most `longest_context(V)` is used.
-            window_order: n, for counting contexts of 1 to n ids, and a few longer ones, in each
-                window; 0 for none.
+            order: N, reduced to `longest_context(V)` if that is smaller.
+            window_order: the argument of `Experts`.
             characters: which ids form words and lines.
         """
         counts = count_ngrams(train, V, order)
@@ -74,12 +72,12 @@ class Experts:
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
-        """The n-gram counts of the train split, for predicting all ids of a window at once."""
+        """The counts of the train split, to predict all ids of a window at once."""
         return KneserNey(self.counts)
 
     @cached_property
     def tree(self) -> NgramTree:
-        """The n-gram counts of the train split, for predicting one id at a time, as in sampling."""
+        """The counts of the train split, to predict one id at a time, as in sampling."""
         return NgramTree(self.counts)
 
     @cached_property
@@ -89,42 +87,29 @@ class Experts:
 
     @property
     def size(self) -> int:
-        """E, the number of experts (predictors of the next id by n-gram counts)."""
+        """E, the number of experts."""
         return len(self.names)
 
     @property
     def names(self) -> list[str]:
-        """Names of the experts (predictors by counts), such as `order 5 of the train split`.
-
-        An expert of order 5 predicts from the last 5 ids or fewer.
-        """
+        """Names of the experts. One of order 5 predicts from the last 5 ids or fewer."""
         train = [f"order {n} of the train split" for n in (*self.orders, *self.long_orders)]
         window = [f"order {n} of the window" for n in self.window_orders]
         return [*train, *window, *self.other_contexts]
 
     @property
     def features(self) -> int:
-        """F, the number of features that `of_window` returns for each prefix of a window."""
+        """F, the number of features."""
         others = len(self.long_orders) + len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * others + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return what E experts (predictors by counts) predict after each prefix of `ids` (W,).
-
-        Returns:
-            (W, E, V) log-probabilities of V ids; and (W, F) features: log(1 + x), where x is the
-            number of ids counted after a context or, in the last feature, the prefix's length.
-        """
+        """Return log-probabilities (W, E, V) and features (W, F) after each prefix of `ids`."""
         log_p, features = zip(*self.blocks(ids), strict=True)
         return np.concatenate(log_p), np.concatenate(features)
 
     def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
-        """Yield predictions after the prefixes of a window of `ids`, a few prefixes at a time.
-
-        The first prefix ends at index `start`. Each item has, for n prefixes, (n, E, V)
-        log-probabilities by E experts (predictors by counts), and (n, F) features: log(1 + x),
-        where x is the number of ids counted after a context, or the prefix's length.
-        """
+        """Yield what `of_window` returns, a few prefixes at a time, from index `start` on."""
         N, V, W = self.counts.order, self.counts.V, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])
         contexts = np.zeros((W, 0), np.int64)
@@ -158,11 +143,7 @@ class Experts:
 
 
 def long_orders(order: int, V: int) -> tuple[int, ...]:
-    """Return the lengths in ids of the long contexts to count, 2 `order` and 4 `order`, or none.
-
-    `order` is the length of the longest context in the table of n-gram counts. There are no long
-    contexts if it is 0, or if the vocabulary size `V` is MANY_IDS or more.
-    """
+    """Return the lengths 2 `order` and 4 `order` of the long contexts; none for a large `V`."""
     return (2 * order, 4 * order) if order and V < MANY_IDS else ()
 
 

@@ -11,7 +11,6 @@ from gpt.text.vocabulary import Ids
 
 Floats = NDArray[np.float32]
 NO_ID = -1  # in a context: before the start of the window
-DEFAULT_DISCOUNTS = (0.5, 1.0, 1.5)  # for texts too short to estimate them
 
 
 class KneserNey:
@@ -42,14 +41,10 @@ class KneserNey:
         self.unigrams = unigrams_of(counts)
 
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
-        """Return the distributions of the next id after each of M contexts, by context length.
+        """Return the distributions of the next id after the last 0 to N ids of each of M contexts.
 
-        Args:
-            contexts: (M, N) ids, the newest last. `NO_ID` marks places before the window's start.
-
-        Returns:
-            A list of N + 1 arrays (M, V), the distributions after the last 0 to N ids of each
-            context; and an array (M, N) with the sum of counts (total) after the last 1 to N ids.
+        In `contexts` (M, N), the newest id is last, and `NO_ID` marks places before the window's
+        start. The result is N + 1 arrays (M, V), and the totals (M, N) after the last 1 to N ids.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))
@@ -74,10 +69,7 @@ class KneserNey:
         return predictions, totals
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the probability of each id given the `order` ids before it, (len(ids) - order,).
-
-        The first `order` ids are not predicted. This is faster than `predict`.
-        """
+        """Return the probability of each id given the N before it, faster than `predict`."""
         M = max(len(ids) - self.order, 0)
         keys = ids[self.order :].astype(np.int64)
         p: NDArray[np.float64] = self.unigrams[keys].astype(np.float64)
@@ -97,10 +89,8 @@ class KneserNey:
 
     def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the start and end indices in `keys[n]` of n-grams that begin with `contexts`."""
-        keys = self.keys[n]
-        return np.searchsorted(keys, contexts * self.V), np.searchsorted(
-            keys, (contexts + 1) * self.V
-        )
+        start, end = contexts * self.V, (contexts + 1) * self.V
+        return self.keys[n].searchsorted(start), self.keys[n].searchsorted(end)
 
 
 def unigrams_of(counts: NgramCounts) -> Floats:
@@ -116,22 +106,11 @@ def unigrams_of(counts: NgramCounts) -> Floats:
 
 
 def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the number to subtract from each n-gram's count, for all n-grams of one length."""
-    return np.array([0, *_discounts(counts)]).take(counts, mode="clip")
-
-
-def _discounts(counts: NDArray[np.int32]) -> tuple[float, float, float]:
-    """Estimate the three discounts of modified Kneser-Ney smoothing from the counts of n-grams.
-
-    They are subtracted from counts of 1, of 2, and of 3 or more.
-    """
+    """Return the discount of each count, for the counts of all n-grams of one length."""
+    discounts = np.array([0.5, 1.0, 1.5])  # of 1, 2, 3 or more, if they cannot be estimated
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
-    if not (n1 and n2 and n3 and n4):
-        return DEFAULT_DISCOUNTS
-    y = n1 / (n1 + 2 * n2)
-    estimates = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    limits = ((0.1, 1.0), (0.1, 1.9), (0.1, 2.9))
-    first, second, more = (
-        min(max(d, low), high) for d, (low, high) in zip(estimates, limits, strict=True)
-    )
-    return first, second, more
+    if n1 and n2 and n3 and n4:
+        y = n1 / (n1 + 2 * n2)
+        estimates = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
+        discounts = np.clip(estimates, 0.1, [1.0, 1.9, 2.9])
+    return np.array([0, *discounts]).take(counts, mode="clip")

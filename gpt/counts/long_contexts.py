@@ -46,14 +46,9 @@ class LongContexts:
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
     def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
-        """Return how often each id followed, in the train split, some prefixes of a window.
+        """Return how often each id followed, in the train split, some prefixes of the window `ids`.
 
-        Args:
-            ids: the ids of the window.
-            rows: selects M places in the window, at which the prefixes end.
-
-        Returns:
-            (len(orders), M, V) counts of each next id, after the last n ids for each n in `orders`.
+        `rows` selects the M places at which the prefixes end. The result is (len(orders), M, V).
         """
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
@@ -62,10 +57,9 @@ class LongContexts:
         return self._counts(contexts, self._search(contexts))
 
     def counts_after(self, last: NDArray[np.int64]) -> Floats:
-        """Return how often each id followed, in the train split, the last ids of M texts.
+        """Return how often each id followed, in the train split, the `last` (L, M) ids of M texts.
 
-        `last` (L, M) has the last L ids of each text, the newest first. The result (len(orders), M,
-        V) has the counts after the last n ids for each n in `orders`.
+        The newest ids come first. The result is (len(orders), M, V).
         """
         contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
         keys = [context.tobytes() for context in contexts]
@@ -73,17 +67,11 @@ class LongContexts:
         return self._counts(contexts, np.array(found))
 
     def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
-        """Return how often each id followed each of M contexts in the train split.
+        """Return how often each id followed each of M contexts, (len(orders), M, V).
 
         If a context occurs more than `NEAREST` times, only `NEAREST` occurrences are counted: those
-        whose earlier ids agree the most with the earlier ids of the context.
-
-        Args:
-            contexts: (M, L) ids, the newest first. Missing ids are V + 1.
-            found: (M,) the index of each context in `places`, or where to insert it.
-
-        Returns:
-            (len(orders), M, V) counts of each next id, after the last n ids for each n in `orders`.
+        whose earlier ids agree the most with the earlier ids of the context. `contexts` (M, L) have
+        the newest id first, and V + 1 for missing ids. `found` (M,) are their indices in `places`.
         """
         M, L = contexts.shape
         near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
@@ -112,13 +100,13 @@ class LongContexts:
         return found
 
     def _key(self, place: int) -> bytes:
-        """Return the L ids of `reversed_ids` from the index `place` on, as bytes to compare."""
+        """Return the L ids from the index `place` on, as bytes to compare."""
         start = place * self._size
         return self._bytes[start : start + self.L * self._size]
 
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
-    """Sort the places in the train split `ids` by the ids before them, to look up long contexts.
+    """Sort the places of the train split `ids` by the ids before them.
 
     Only the last `INDEXED_IDS` ids are used. `orders` are the numbers of ids in the contexts, and V
     is the number of distinct ids.

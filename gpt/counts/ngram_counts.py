@@ -22,18 +22,14 @@ SORTED_IDS = 2**24  # ids that are sorted at once
 class NgramCounts:
     """Counts of the n-grams in a text, for contexts of 0 to N ids.
 
-    An n-gram is a context and the id after it, stored as one number in base V, first id first.
-
-    Attributes:
-        V: number of distinct ids.
-        keys: for each context length n from 0 to N, the distinct n-grams in ascending order.
-        counts: for n = N, how often each n-gram occurs. For n < N, how many distinct ids precede
-            it (the continuation counts of Kneser-Ney smoothing).
+    An n-gram is a context and the id after it, stored as one number in base V, first id first. The
+    counts for contexts of fewer than N ids are the continuation counts of Kneser-Ney smoothing: how
+    many distinct ids precede the n-gram.
     """
 
     V: int
-    keys: list[Keys]
-    counts: list[Counts]
+    keys: list[Keys]  # for each context length from 0 to N, the distinct n-grams in ascending order
+    counts: list[Counts]  # for each context length, the count of each n-gram
 
     @property
     def order(self) -> int:
@@ -62,8 +58,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
     Args:
         ids: the text.
         V: number of distinct ids.
-        order: the number of ids in the longest context. A value above `longest_context(V)` is
-            reduced to it.
+        order: N, reduced to `longest_context(V)` if that is smaller.
     """
     order = min(order, longest_context(V))
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -78,10 +73,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield the slices to count of a text of `length` ids: all of it, or evenly spread parts.
-
-    In total, the slices have at most COUNTED_IDS n-grams of `order` + 1 ids.
-    """
+    """Yield the slices to count: the whole text, or evenly spread parts of it."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts
@@ -107,7 +99,7 @@ def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64]]:
 def _merge(
     keys: Keys, counts: NDArray[np.int64], new_keys: Keys, new_counts: NDArray[np.int64]
 ) -> tuple[Keys, NDArray[np.int64]]:
-    """Merge two ascending lists of n-grams and their counts; add up counts of the same n-gram."""
+    """Merge two ascending lists of distinct n-grams, and add up their counts."""
     if not len(keys):
         return new_keys, new_counts
     merged = np.concatenate([keys, new_keys])

@@ -20,19 +20,8 @@ class NgramTree:
     """A node for each n-gram of 1 to N + 1 ids; its children are the n-grams with one id appended.
 
     Nodes are numbered from 1 by the length of their n-grams, then in ascending order. The children
-    of node i are therefore the nodes from `first_children[i]` to `first_children[i + 1]` - 1.
-
-    Attributes:
-        roots: (V + 1,) the node of each id, an n-gram of one id; `NONE` if it does not occur.
-        first_children: first child of each node that has at most N ids (longer ones have no
-            children). One more element ends the children of the last of these nodes.
-        totals: for each node, the number of ids counted after its n-gram, the context.
-        shares: for each node, the fraction of these counts that smoothing removes: the weight of
-            the prediction from the context without its first id.
-        ids: the last id of each node's n-gram.
-        probabilities: (count - discount) / total of each node's n-gram, where `KneserNey` defines
-            the discount, and total is that of the context: the n-gram without its last id.
-        unigrams: (V,) probability of each id without context.
+    of node i are therefore the nodes from `first_children[i]` to `first_children[i + 1]` - 1. Nodes
+    of N + 1 ids have no children.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -63,12 +52,15 @@ class NgramTree:
             children.append(_spread(sizes, nodes, len(keys), 0))
             totals.append(_spread(total, nodes, len(keys), 0))
             shares.append(_spread(share, nodes, len(keys), 1))
+        # the node of each id, an n-gram of one id; `NONE` if it does not occur
         self.roots = np.zeros(self.V + 1, np.int64)
         self.roots[keys] = 1 + np.arange(len(keys))
         sizes = np.concatenate([[0, 0], *children[::-1]])  # the second is that of `NONE`
         self.first_children = 1 + len(keys) + sizes.astype(np.int64).cumsum()
+        # total, and freed / total, after each node's n-gram
         self.totals = np.concatenate([[0], *totals[::-1]], dtype=np.float32)
         self.shares = np.concatenate([[1], *shares[::-1]], dtype=np.float32)
+        # the last id of each node's n-gram, and (count - D) / total, with the total of its context
         unused = np.zeros(1 + len(keys))  # `NONE` and the roots
         self.ids = np.concatenate([unused, *ids[::-1]], dtype=np.int32, casting="unsafe")
         self.probabilities = np.concatenate([unused, *probabilities[::-1]], dtype=np.float32)
@@ -103,7 +95,7 @@ class TrainCounts:
         self._find()
 
     def append(self, ids: NDArray[np.int64]) -> None:
-        """Append `ids[b]` to each text b, and look up the new last ids of the text in the tree."""
+        """Append `ids[b]` to each text b."""
         self._nodes[1:] = self._next_nodes.take(self._cells[:-1] + ids)
         self._nodes[:1] = self.tree.roots.take(ids)
         self._find()
@@ -114,24 +106,13 @@ class TrainCounts:
         self._find()
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return the terms of Kneser-Ney smoothing after the last 1 to N ids of each text.
-
-        D is the discount of a count, and total the sum of the counts after a context.
-
-        Returns:
-            (N, B, V) (count - D) / total of each next id; (N, B) the weights of the distributions
-            after the contexts with one id less, sum of D / total; and (N, B) total.
-        """
+        """Return (count - D) / total, (N, B, V); freed / total, (N, B); and total, (N, B)."""
         p = np.zeros((*self._nodes.shape, self.tree.V), np.float32)
         p.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)
         return p, self.tree.shares.take(self._nodes), self.tree.totals.take(self._nodes)
 
     def _find(self) -> None:
-        """Look up which ids can follow the last 1 to N ids of each text.
-
-        The node of these last ids is in `_nodes`. Its children are the n-grams that have one more
-        id.
-        """
+        """Look up the children of `_nodes`: the ids that can follow."""
         first = self.tree.first_children.take(self._nodes)
         sizes = (self.tree.first_children.take(self._nodes + 1) - first).ravel()
         cells = np.arange(0, sizes.size * self.tree.V, self.tree.V)

@@ -27,9 +27,8 @@ class Switch:
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
         """Return the log of the average of K distributions at the next M positions, (M, V).
 
-        Args:
-            log_p: (M, K, V) log-probabilities by each of K predictors, the preferred one first.
-            following: (M,) the id after each position. Only averages at later positions use it.
+        `log_p` (M, K, V) has the preferred predictor first. `following` (M,) are the ids after each
+        position; only averages at later positions use them.
         """
         M, K, _ = log_p.shape
         nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)

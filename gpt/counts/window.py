@@ -18,13 +18,9 @@ DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shor
 
 
 def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each order n, a number for each of the W places of a window.
+    """Yield numbers (W,) for each order n: equal if the last n ids of two places are equal.
 
-    Two places get the same number if their contexts (the last n ids) are equal.
-
-    Args:
-        ids: (W,) the ids of the window.
-        orders: the numbers of ids in the contexts, from 1. Each is at most twice the one before.
+    Each of `orders`, from 1, is at most twice the one before.
     """
     W = len(ids)
     contexts, length = np.unique(ids, return_inverse=True)[1], 1
@@ -42,16 +38,8 @@ def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator
 class CountsSoFar:
     """Counts of the ids that followed the context of each place earlier in the same window.
 
-    For each place, only ids with a count above 0 are stored: these are few of the V ids.
-
-    Args:
-        contexts: (W,) a number for the context that ends at each place; equal contexts have equal
-            numbers.
-        ids: (W,) the ids of the window.
-
-    Attributes:
-        totals: (W, 2) for each place, how often its context occurred before, and how many
-            different ids followed.
+    `contexts` (W,) has a number for the context that ends at each place, and `ids` (W,) are the
+    window. For each place, only ids with a count above 0 are stored: these are few of the V ids.
     """
 
     def __init__(self, contexts: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
@@ -82,6 +70,7 @@ class CountsSoFar:
         self._ids, self._counts = ids[places + 1][events], counts.astype(np.float32)[events]
         distinct = np.bincount(entry_places, minlength=W)
         self._starts = np.append(0, np.cumsum(distinct))
+        # how often the context of each place occurred before, and how many distinct ids followed
         self.totals = np.empty((W, 2), np.int64)
         self.totals[order, 0] = np.arange(W) - np.repeat(starts, sizes)
         self.totals[:, 1] = distinct
@@ -89,8 +78,7 @@ class CountsSoFar:
     def smooth(self, lower: Floats, start: int) -> Floats:
         """Return the distributions (M, V) of the next id at M places, from place `start` on.
 
-        Counts are reduced by DISCOUNT. The probability that this frees is given to the `lower`
-        distributions (M, V), which are those after shorter contexts.
+        `lower` (M, V) are the distributions after shorter contexts.
         """
         M, V = lower.shape
         total, distinct = self.totals[start : start + M].T
@@ -106,17 +94,11 @@ class CountsSoFar:
 
 
 def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Smooth counts after K contexts: return p and share of P = p + share * lower.
+    """Return p (K, B, V) and shares (K, B) of P = p + share * lower after each of K contexts.
 
-    P is the distribution of the next id after a context, and `lower` the distribution after a
-    shorter context. For a count of 0, p is 0.
-
-    Args:
-        counts: (K, B, V) how often each of V ids followed each of K contexts in each of B texts.
-
-    Returns:
-        p (K, B, V); shares (K, B); and an array (2 K, B) that has, for each context, the number of
-        ids that followed the context, and the number of distinct ones among these ids.
+    `counts` (K, B, V) are those of the ids that followed each context in each of B texts. Also
+    return totals (2 K, B): for each context, the numbers of ids and of distinct ids that followed
+    it.
     """
     K, B, _ = counts.shape
     seen = np.minimum(counts, 1)

@@ -26,27 +26,19 @@ MISSING = -1  # instead of an id or a place that does not exist
 
 @dataclass(frozen=True)
 class Characters:
-    """Table of the vocabulary: which ids form words, and which id ends a line.
+    """Which ids form words, and which id ends a line."""
 
-    Attributes:
-        in_word: (V,) whether the id is a letter, a digit, an underscore, or a byte above 127.
-        newline: the id of the newline; `MISSING` if there is none.
-    """
-
-    in_word: NDArray[np.bool_]
-    newline: int
+    in_word: NDArray[np.bool_]  # (V,) is a letter, a digit, an underscore, or a byte above 127
+    newline: int  # id of the newline; MISSING if there is none
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Characters":
-        """Return which of V ids form words and lines, given the names from `Vocabulary.names`."""
+        """Return the table of a vocabulary with these `Vocabulary.names`."""
         in_word = [len(name) > 1 or name.isalnum() or name == "_" for name in names]
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> Keys64:
-        """Return the keys (2, W) of the contexts in which the id after each of `ids` (W,) occurs.
-
-        Row 0 has the keys of the current word, row 1 those of the character above the next one.
-        """
+        """Return the keys (2, W) of both contexts, the word first, after each of `ids` (W,)."""
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
         starts = self.word_starts(ids)
@@ -64,20 +56,14 @@ class Characters:
         return np.stack([words, self.above_key(above_ids, before, ids)])
 
     def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each of W `ids`, the index at which its word begins, (W,).
-
-        An id that is not part of a word counts as a word of one id.
-        """
+        """Return the index at which the word of each id begins, (W,)."""
         in_word = self.in_word[ids]
         begins = ~(in_word & np.concatenate([[False], in_word[:-1]]))
         starts: NDArray[np.int64] = np.maximum.accumulate(np.where(begins, np.arange(len(ids)), 0))
         return starts
 
     def line_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each index t of the W `ids`, where the line that contains id t + 1 begins.
-
-        The result (W,) has indices of `ids`; the last is W if the last id is a newline.
-        """
+        """Return the index at which the line of the id after each of `ids` begins, (W,)."""
         after = np.where(ids == self.newline, np.arange(1, len(ids) + 1), 0)
         starts: NDArray[np.int64] = np.maximum.accumulate(after)
         return starts
@@ -85,10 +71,12 @@ class Characters:
     def above_key(
         self, above: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> Keys64:
-        """Return 64-bit keys of contexts of three ids, any of which may be MISSING.
+        """Return the keys of contexts of three ids, any of which may be MISSING.
 
-        `above` is an id of the line above, in the column of the id to predict. `before` and `last`
-        are the last two ids of the text.
+        Args:
+            above: an id of the line above, in the column of the id to predict.
+            before: the last id but one of the text.
+            last: the last id of the text.
         """
         base = len(self.in_word) + 1
         return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)

@@ -13,7 +13,7 @@ from gpt.evaluation.loss import unknown_cost
 from gpt.model.ensemble import LanguageModel
 from gpt.model.transformer import cross_entropy
 from gpt.model.windows import mixed
-from gpt.text.batches import consecutive_windows
+from gpt.text.batches import consecutive_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
 ADAPTIVE_LEARNING_RATE = 1e-3  # learning rate of Adam
@@ -35,7 +35,7 @@ def adaptive_loss(
 
     Args:
         model: the network, which does not change.
-        ids: the ids of at least two characters or bytes.
+        ids: at least two ids.
         vocabulary: the vocabulary of `ids`.
         mixture: n-gram counts to mix the network's predictions with.
         learning_rate: the learning rate of Adam.
@@ -46,18 +46,18 @@ def adaptive_loss(
     T, total = adapted.config.T, 0.0
 
     def learn(x: Tensor, y: Tensor) -> Tensor:
-        """Return the logits (1, n, V) of a segment; then train the copied model on the segment."""
+        """Return the logits (1, n, V) of a segment; then train the copy on it."""
         logits: Tensor = adapted(x)
         optimizer.zero_grad()
         torch.autograd.backward(cross_entropy(logits, y))
         optimizer.step()
         return logits.detach().float()
 
-    for batch in consecutive_windows(ids, T if mixture is None else mixture.T):
-        for x, y in zip(*(torch.split(part.to(device), 1) for part in batch), strict=True):
-            segments = zip(torch.split(x, T, 1), torch.split(y, T, 1), strict=True)
-            logits = torch.cat([learn(*segment) for segment in segments], 1)
-            if mixture is not None:
-                logits = mixed(mixture, x, logits)
-            total += cross_entropy(logits, y, reduction="sum").item() + unknown_cost(y, vocabulary)
+    for window in split_batches(consecutive_windows(ids, T if mixture is None else mixture.T), 1):
+        x, y = (part.to(device) for part in window)
+        segments = zip(torch.split(x, T, 1), torch.split(y, T, 1), strict=True)
+        logits = torch.cat([learn(*segment) for segment in segments], 1)
+        if mixture is not None:
+            logits = mixed(mixture, x, logits)
+        total += cross_entropy(logits, y, reduction="sum").item() + unknown_cost(y, vocabulary)
     return total / (len(ids) - 1)

@@ -31,10 +31,10 @@ class Attention:
 
 @torch.no_grad()
 def attend(model: GPT, ids: Tensor) -> Attention:
-    """Compute the attention weights and predictions of `model`, in evaluation mode, for `ids` (T,).
+    """Compute the attention weights and predictions of `model` for `ids` (T,).
 
-    `ids` has at most `model.config.T` elements. The fused attention kernel returns no weights, so
-    they are computed again from the input of each block.
+    The fused attention kernel returns no weights, so they are computed again from the input of each
+    block.
     """
     training = model.training
     model.eval()
@@ -51,10 +51,7 @@ def attend(model: GPT, ids: Tensor) -> Attention:
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the logits (1, T, V) for `ids` (T,), and the n_layer + 1 residual streams (1, T, C).
-
-    The streams are the input of each block, followed by the output of the last block.
-    """
+    """Return the logits (1, T, V) for `ids` (T,), and n_layer + 1 residual streams (1, T, C)."""
     streams: list[Tensor] = []
     hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
     return model.head(hidden), streams
@@ -69,8 +66,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     """Compute the attention weights and predictions of `model` for `text`.
 
     Raises:
-        UsageError: `text` is empty, longer than the attention window, or has characters outside
-            `vocabulary`.
+        UsageError: `text` is empty, too long, or has characters outside `vocabulary`.
         CheckpointError: the model computes NaN or infinite numbers.
         OutOfMemory: the weights would not fit into memory.
     """

@@ -1,7 +1,8 @@
-"""Measure losses to compare a trained model with: a trigram model's, and the compressor xz's."""
+"""Losses of simple predictors, to compare a model with: n-gram models and compressors."""
 
 import lzma
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,12 @@ from gpt.text.vocabulary import Ids, Vocabulary
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
 COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
-TRIGRAM_CONTEXT = 2  # ids before the last id of a trigram
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
+KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 for tinyshakespeare and wikitext2 together
+PPMD_ORDER = 8  # characters of context; also the best of 4 to 16 for both texts together
+PPMD_BYTES = 2**28  # memory of PPMd's model
+MAX_TRAIN_IDS = 2**23  # last ids of the train split that a compressor reads before the text
+MAX_TEXT_IDS = 2**20  # first ids of the text that a compressor compresses
 
 
 @dataclass(frozen=True)
@@ -29,31 +34,27 @@ class Baselines:
 def measure_baselines(corpus: Corpus) -> Baselines:
     """Measure the baselines of `corpus`. This takes at most a few seconds."""
     vocabulary = corpus.vocabulary
-    loss = ngram_loss(corpus.train, corpus.val, vocabulary, TRIGRAM_CONTEXT)  # nats per id
+    loss = ngram_loss(corpus.train, corpus.val, vocabulary, 2)  # nats per id
     bits = loss * len(corpus.val) / max(corpus.val_characters, 1) / math.log(2)
 
     slices = spread_slices(len(corpus.ids), MAX_COMPRESSED_IDS, COMPRESSED_PART)
     sample = np.concatenate([corpus.ids[part] for part in slices])
-    if not vocabulary.is_bytes:
-        content, characters = vocabulary.decode(sample).encode(), len(sample)
-    else:  # in UTF-8, all bytes of a character but the first have the leading bits 10
-        content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
-    xz = 8 * len(lzma.compress(content)) / max(characters, 1)
+    characters = int(np.count_nonzero(vocabulary.begins(sample)))
+    xz = 8 * len(lzma.compress(vocabulary.utf8(sample))) / max(characters, 1)
     return Baselines(None if math.isnan(bits) else bits, xz)
 
 
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
-    """Return the loss on `text` of an n-gram model: Kneser-Ney smoothed counts of `train`.
+    """Return the nats per id on `text` of an n-gram model: Kneser-Ney smoothed counts of `train`.
+
+    The first `order` ids are not predicted. If one of the texts has no other ids, return NaN.
 
     Args:
         train: the ids that are counted.
-        text: the ids that are predicted, except for the first `order`. If there are more than
-            MAX_PREDICTED_IDS, only evenly spread parts of the text are predicted.
+        text: the ids that are predicted. If there are more than MAX_PREDICTED_IDS, only evenly
+            spread parts of the text are predicted.
         vocabulary: the vocabulary of both.
-        order: the number of ids of context. A value above `longest_context` is reduced to it.
-
-    Returns:
-        Nats per id. If one of the texts has at most `order` ids, return NaN.
+        order: the ids of context, reduced to `longest_context(V)` if that is smaller.
     """
     model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
     order = model.order  # may be lower
@@ -67,3 +68,70 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
             unknown = np.count_nonzero(ids[order:] == vocabulary.unknown_id)
             total += unknown * math.log(vocabulary.unknown)
     return float(total / sum(part.stop - part.start for part in slices))
+
+
+@dataclass(frozen=True)
+class ReferenceLoss:
+    """The loss of a simple predictor on the text, in nats per character."""
+
+    name: str
+    loss: float
+
+
+def reference_losses(
+    train: Ids, text: Ids, vocabulary: Vocabulary, ids_per_character: float
+) -> list[ReferenceLoss]:
+    """Return the losses of n-gram models and of the installed compressors, the lowest last.
+
+    A compressor's loss is the number of bits by which the compressed train split grows if the text
+    is appended. At most MAX_TRAIN_IDS of the train split and MAX_TEXT_IDS of the text are used.
+
+    Args:
+        train: the ids of the train split.
+        text: the ids of the text.
+        vocabulary: the vocabulary of both.
+        ids_per_character: the mean number of ids of a character of the text.
+    """
+    losses = {
+        "unigram entropy": ngram_loss(train, text, vocabulary, 0),
+        "Kneser-Ney": ngram_loss(train, text, vocabulary, KNESER_NEY_CONTEXT),
+    }
+    before = vocabulary.utf8(train[-MAX_TRAIN_IDS:])
+    part = text[:MAX_TEXT_IDS]
+    both = before + vocabulary.utf8(part)
+    for name, compressed_size in _compressors().items():
+        added = compressed_size(both) - compressed_size(before)
+        losses[name] = 8 * math.log(2) * added / len(part)
+    found = [
+        ReferenceLoss(name, loss * ids_per_character)
+        for name, loss in losses.items()
+        if math.isfinite(loss)
+    ]
+    return sorted(found, key=lambda each: -each.loss)
+
+
+def comparison(loss: float, references: list[ReferenceLoss]) -> str:
+    """Return a sentence that compares `loss`, in nats per character, with the lowest other loss."""
+    if not references:
+        return ""
+    best = min(references, key=lambda each: each.loss)
+    difference = best.loss - loss
+    word = "better" if difference >= 0 else "worse"
+    return f"{abs(difference):.3f} nats per character {word} than {best.name}"
+
+
+def _compressors() -> dict[str, Callable[[bytes], int]]:
+    """Return, by name, functions that return the compressed size of bytes."""
+    compressors: dict[str, Callable[[bytes], int]] = {
+        "xz -9": lambda content: len(lzma.compress(content, preset=9))
+    }
+    try:
+        from pyppmd import Ppmd7Encoder
+    except ImportError:  # the extra `compressors` is not installed
+        return compressors
+
+    def ppmd(content: bytes) -> int:
+        encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
+        return len(encoder.encode(content)) + len(encoder.flush())
+
+    return compressors | {"PPMd": ppmd}

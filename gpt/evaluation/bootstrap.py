@@ -36,8 +36,8 @@ class Interval:
 def block_length(n: int) -> int:
     """Return the length of a bootstrap block in ids, for a text of `n` ids: 3 sqrt(n).
 
-    It is 1,000 for 111,000 ids. Blocks must be longer than the distance at which losses are
-    correlated, but also short enough that the text has many blocks.
+    Blocks must be longer than the distance at which losses are correlated, but also short enough
+    that the text has many blocks.
     """
     return max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
 
@@ -52,14 +52,14 @@ class BlockSums:
         self.sums = np.zeros(len(self.sizes))
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
-        """Add the losses of ids at ascending `positions`, the indices of these ids in the text."""
+        """Add the losses of ids at ascending `positions`, their indices in the text."""
         blocks = positions // self.length
         first = blocks[0]
         sums = np.bincount(blocks - first, losses)
         self.sums[first : first + len(sums)] += sums
 
     def whole_means(self) -> list[float]:
-        """Return the mean loss of each block; leave out a shorter block at the end."""
+        """Return the mean loss of each block, except a shorter one at the end."""
         means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
         return means
 
@@ -76,12 +76,12 @@ class BlockSums:
 
 
 def expanded_tail(tail: float, n: int) -> float:
-    """Return a smaller tail probability, which widens a bootstrap interval of few blocks.
+    """Return a smaller tail probability, which widens a bootstrap interval of `n` blocks.
 
-    If `n`, the number of blocks, is small, the interval between the quantiles at `tail` and
-    1 - `tail` is too narrow. Hesterberg (arXiv:1411.5279, section 4.3) replaces `tail` by
-    Phi(t * sqrt(n / (n - 1))). Phi is the standard normal distribution function, and t is the
-    quantile at `tail` of Student's t distribution with n - 1 degrees of freedom.
+    If `n` is small, the interval between the quantiles at `tail` and 1 - `tail` is too narrow.
+    Hesterberg (arXiv:1411.5279, section 4.3) replaces `tail` by Phi(t * sqrt(n / (n - 1))). Phi is
+    the standard normal distribution function, and t is the quantile at `tail` of Student's t
+    distribution with n - 1 degrees of freedom.
     """
     normal, freedom = NormalDist(), n - 1
     z = normal.inv_cdf(tail)

@@ -35,29 +35,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Part of a text: n ids whose losses are known, and up to MARGIN ids on both sides of them.
+    """Part of a text: n ids whose losses are known, and up to MARGIN ids on both sides of them."""
 
-    Attributes:
-        points: the code point of each id's character.
-        begins: whether each id is the first of its character; True unless ids are bytes.
-        scored: the slice of `points` and `begins` that selects the n ids with losses.
-        contexts: (n,) number of ids from which each of these n ids was predicted.
-    """
-
-    points: Values
-    begins: NDArray[np.bool_]
-    scored: slice
-    contexts: Values
+    points: Values  # code point of each id's character
+    begins: NDArray[np.bool_]  # whether each id is the first of its character
+    scored: slice  # selects the n ids with losses from `points` and `begins`
+    contexts: Values  # (n,) number of ids from which each of these n ids was predicted
 
 
 class Breakdown:
-    """Sums of the losses of a text by one property of its characters, such as their script.
-
-    Args:
-        property_: a key of PROPERTIES: position, script, word-length or character.
-        ids: the whole text.
-        vocabulary: the vocabulary of `ids`.
-    """
+    """Sums of the losses of a text by one of PROPERTIES of its characters, such as their script."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
         self.ids, self.vocabulary = ids, vocabulary
@@ -78,7 +65,7 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return a group of characters for each label, in the order of the property's values.
+        """Return a group for each label, in the order of the property's values.
 
         A label can stand for several values: `Latin` stands for the code points of all its letters.
         """
@@ -98,9 +85,9 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
     If ids are bytes, all bytes of a character have its code point. The code points of bytes that
     are not UTF-8 have no meaning.
     """
+    begins = vocabulary.begins(ids)
     if not vocabulary.is_bytes:
-        return code_points("".join(vocabulary.names))[ids].astype(np.int64), np.ones(len(ids), bool)
-    begins = (ids & 0xC0) != 0x80  # other bytes have the leading bits 10
+        return code_points("".join(vocabulary.names))[ids].astype(np.int64), begins
     begins[:1] = True
     sizes = 1 + (ids >= 0xC0) + (ids >= 0xE0).astype(int) + (ids >= 0xF0)
     points = ids & np.array([0, 0x7F, 0x1F, 0x0F, 0x07])[sizes]
@@ -114,7 +101,6 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def _position(stretch: Stretch) -> Values:
-    """Return log2 of the context length, rounded down, for each scored id."""
     return np.log2(stretch.contexts).astype(np.int64)
 
 
@@ -150,7 +136,7 @@ def _is_in_word(point: int) -> bool:
 
 @cache
 def script_of(point: int) -> str:
-    """Return the script of a letter, such as `Latin`, or the kind of a character, such as `digit`.
+    """Return the script of a letter, such as `Latin`, or the kind of a character: `digit`.
 
     The script is the first word of the letter's Unicode name.
     """

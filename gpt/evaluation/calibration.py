@@ -44,9 +44,6 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean of |probability - accuracy| over bins.
-
-        Each bin has the weight of its number of ids.
-        """
+        """Expected calibration error: |probability - accuracy|, averaged over the ids' bins."""
         ids, p, hits = self._sums.T
         return float(np.abs(p - hits).sum() / ids.sum())

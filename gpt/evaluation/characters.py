@@ -30,31 +30,22 @@ def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A rare or suspicious string in a text, its number of occurrences, and the first of them.
-
-    The first occurrence is at `position` (in characters, from 0) and `line` (from 1) of the text.
-    """
+    """A rare or suspicious string in a text, and where it occurs first."""
 
     text: str
     name: str
-    count: int
-    position: int
-    line: int
+    count: int  # number of occurrences
+    position: int  # of the first occurrence, in characters, from 0
+    line: int  # of the first occurrence, from 1
     excerpt: str
 
 
 class CountedText:
-    """A text, and the counts of its characters.
-
-    Attributes:
-        ids: the text, as indices into `characters`.
-        characters: the distinct characters of the text, sorted.
-        counts: the number of occurrences of each of `characters`.
-        first: the position of the first occurrence of each of `characters`.
-    """
+    """A text, as `ids` of its sorted, distinct `characters`, and the counts of its characters."""
 
     def __init__(self, ids: Ids, characters: str) -> None:
         self.ids, self.characters = ids, characters
+        # the count, and the position of the first occurrence, of each of `characters`
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
         self._newline = characters.find("\n")
         self._newlines_before = [0]  # newlines before each part
@@ -95,8 +86,8 @@ class CountedText:
     def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        A part is PART_IDS characters and the `overlap` characters after them, so that a search also
-        finds strings that are cut by the end of a part.
+        The `overlap` characters after a part are included, so that a search also finds strings that
+        are cut by its end.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):

@@ -33,124 +33,74 @@ MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as ne
 class ComparedRun:
     """Settings and results of a run, or the curve of a log that another program wrote.
 
-    Losses are in nats per character.
-
-    Attributes:
-        name: the folder of the run, or the name of a log.
-        seed: the seed; None for a log.
-        settings: the settings by dotted key; empty for a log.
-        text_sha256: the hash of the run's text; None if unknown.
-        curve: the evaluations during training.
-        loss: the val loss of the best checkpoint.
-        bits_per_byte: `loss` in bits per byte of UTF-8; None if unknown.
-        parameters: the number of parameters; None if unknown.
-        memory_bytes: the memory that training takes on this machine by the estimate of
-            `gpt train --dry-run`, in bytes; None if unknown.
-        block: the number of characters of each block of the val split; 0 if `blocks` is empty.
-        blocks: the mean loss of the best checkpoint on each whole block; empty if not measured.
+    Losses are in nats per character. Numbers that are unknown are None.
     """
 
-    name: str
-    seed: int | None
-    settings: dict[str, Any]
-    text_sha256: str | None
-    curve: Curve
-    loss: float
-    bits_per_byte: float | None = None
+    name: str  # folder of the run, or name of the log
+    seed: int | None  # None for a log
+    settings: dict[str, Any]  # by dotted key; empty for a log
+    text_sha256: str | None  # hash of the run's text
+    curve: Curve  # evaluations during training
+    loss: float  # val loss of the best checkpoint
+    bits_per_byte: float | None = None  # `loss` in bits per byte of UTF-8
     parameters: int | None = None
-    memory_bytes: float | None = None
-    block: int = 0
-    blocks: Sequence[float] = ()
+    memory_bytes: float | None = None  # of training here, as `gpt train --dry-run` estimates it
+    block: int = 0  # characters of each block of the val split
+    blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each whole block
 
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a comparison: runs that differ only by seed. Losses are in nats per character.
+    """Row of a comparison: runs that differ only by seed. Losses are in nats per character."""
 
-    Attributes:
-        number: the number of the row, from 1.
-        runs: the runs.
-        settings: the settings that differ between rows, by dotted key.
-        loss: the val loss of the best checkpoints.
-        bits_per_byte: the same in bits per byte of UTF-8.
-        final_loss: the val loss at the end of training.
-        steps, seconds: the mean number of steps, and seconds of training, at the last evaluation.
-        seconds_to: by loss, the mean seconds of training until an evaluation reached that loss;
-            None if a run did not reach it.
-        parameters: the number of parameters; None if unknown.
-        memory_bytes: the estimated bytes that training takes on this machine; None if unknown.
-    """
-
-    number: int
+    number: int  # from 1
     runs: list[ComparedRun]
-    settings: dict[str, Any]
-    loss: SeedMean
-    bits_per_byte: SeedMean | None
-    final_loss: SeedMean | None
-    steps: float | None
-    seconds: float | None
-    seconds_to: dict[float, float | None]
+    settings: dict[str, Any]  # those that differ between rows, by dotted key
+    loss: SeedMean  # val loss of the best checkpoints
+    bits_per_byte: SeedMean | None  # the same in bits per byte of UTF-8
+    final_loss: SeedMean | None  # val loss at the end of training
+    steps: float | None  # mean number of steps at the last evaluation
+    seconds: float | None  # mean seconds of training by then
+    seconds_to: dict[float, float | None]  # by loss, seconds until all runs reached it, on average
     parameters: int | None
-    memory_bytes: float | None
+    memory_bytes: float | None  # of training, as estimated
 
 
 @dataclass(frozen=True)
 class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character.
 
-    A row consists of runs that differ only by seed.
-
-    Attributes:
-        row: the number of the row.
-        difference: the difference of the mean losses; negative if `row` is better.
-        text: confidence interval of the difference if the same models are scored on other text of
-            this kind; None if the losses of blocks of the text are unknown.
-        seeds: confidence interval of the difference if models with other seeds are scored on this
-            text; None if a row has only one seed.
-        rests_on: the name of the interval that `conclusion` is based on.
-        is_different: whether `seeds`, and `text` if it is known, exclude a difference of zero.
-        seeds_needed: the number of seeds to train in each row so that `seeds` excludes zero with
-            probability 0.8; None if it does already, if the variance over seeds is unknown, or if
-            no setting differs.
-        conclusion: the result in words.
+    `seeds_needed` is the number of seeds to train in each row so that `seeds` excludes zero with
+    probability 0.8. It is None if `seeds` does already, if the variance over seeds is unknown, or
+    if no setting differs.
     """
 
-    row: int
-    difference: float
-    text: StudentInterval | None
-    seeds: StudentInterval | None
-    rests_on: Literal["seeds", "text", "nothing"]
-    is_different: bool
+    row: int  # number of the row
+    difference: float  # negative if the row is better
+    text: StudentInterval | None  # on other text; None if the losses of blocks are unknown
+    seeds: StudentInterval | None  # with other seeds; None if a row has only one seed
+    rests_on: Literal["seeds", "text", "nothing"]  # the interval that `conclusion` is based on
+    is_different: bool  # whether `seeds`, and `text` if it is known, exclude zero
     seeds_needed: int | None
-    conclusion: str
+    conclusion: str  # the result in words
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of runs that differ only by seed, and how the loss of each row differs from the first.
+    """Rows of a comparison, and how the loss of each row differs from that of the first."""
 
-    Attributes:
-        rows: the rows, in the order of their first runs.
-        differences: one for each row but the first.
-        blocks: the number of blocks of the val split, whose losses show how much a difference
-            depends on the text; 0 if these losses are unknown.
-        block: the number of characters of each block.
-    """
-
-    rows: list[Row]
-    differences: list[RowDifference]
-    blocks: int
-    block: int
+    rows: list[Row]  # in the order of their first runs
+    differences: list[RowDifference]  # one for each row but the first
+    blocks: int  # number of blocks of the val split; 0 if their losses are unknown
+    block: int  # characters of each block
 
 
 def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> Comparison:
     """Group `runs` into rows, and compare each row with the first.
 
-    Args:
-        runs: one or more runs. Those that differ only by seed form a row. A run with the settings
-            and the seed of an earlier one is in another row.
-        losses: val losses. For each, a row has the seconds of training until its runs reached that
-            loss. By default, the lowest loss that all runs reach, rounded up to two decimals.
+    A run with the settings and the seed of an earlier one is in another row. For each of `losses`,
+    a row has the seconds of training until its runs reached that loss. By default, this is the
+    lowest loss that all runs reach, rounded up to two decimals.
     """
     if not losses:
         lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
@@ -176,10 +126,7 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`, except those in NOT_COMPARED.
-
-    Runs without settings (logs of other programs) are ignored.
-    """
+    """Return the keys of the settings that differ between `runs`. Logs have no settings."""
     settings = [run.settings for run in runs if run.settings]
     ignored = {*NOT_COMPARED}
     if len({run.text_sha256 for run in runs}) == 1:  # the same text, perhaps by another path
@@ -194,37 +141,29 @@ def _row(
     first, curves = runs[0], [run.curve for run in runs]
     loss = seed_mean([run.loss for run in runs])
     assert loss is not None
-    reached = {each: [curve.seconds_to(each) for curve in curves] for each in losses}
+
     return Row(
         number=number,
         runs=runs,
         settings={key: first.settings[key] for key in differing if key in first.settings},
         loss=loss,
-        bits_per_byte=seed_mean([r.bits_per_byte for r in runs if r.bits_per_byte is not None]),
-        final_loss=seed_mean([c.final_loss for c in curves if c.final_loss is not None]),
+        bits_per_byte=seed_mean([run.bits_per_byte for run in runs]),
+        final_loss=seed_mean([curve.final_loss for curve in curves]),
         steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),
         seconds=_mean([curve.seconds[-1] for curve in curves if curve.seconds]),
-        seconds_to={
-            each: None if None in times else _mean([s for s in times if s is not None])
-            for each, times in reached.items()
-        },
+        seconds_to={each: _mean([curve.seconds_to(each) for curve in curves]) for each in losses},
         parameters=first.parameters,
         memory_bytes=first.memory_bytes,
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _difference(first: Row, row: Row, is_repeat: bool) -> RowDifference:
-    """Return the loss of a row minus that of the first row, with confidence intervals.
-
-    Args:
-        first: the first row.
-        row: the other row.
-        is_repeat: whether the runs of `row` have settings and seeds of runs of `first`.
-    """
+    """Compare two rows; `is_repeat` means that their runs have the same settings and seeds."""
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
     difference = row.loss.mean - first.loss.mean
@@ -259,14 +198,7 @@ def _conclusion(
     seeds: StudentInterval | None,
     needed: int | None,
 ) -> str:
-    """Return in words whether a row has another loss than row 1, and on which texts.
-
-    Args:
-        difference: the row's loss minus that of row 1.
-        text: the interval of the difference on other text; None if unknown.
-        seeds: the interval of the difference with other seeds; None if unknown.
-        needed: the number of seeds that would show the difference; None if unknown.
-    """
+    """Return in words whether a row has another loss than row 1, and on which texts."""
     word = "better" if difference < 0 else "worse"
     if seeds is None:
         models = "the uncertainty is unknown"
@@ -287,10 +219,6 @@ def _conclusion(
 
 
 def _advice(needed: int | None) -> str:
-    """Return a phrase that advises how many seeds to train.
-
-    `needed` is the number of seeds that would show the difference; None if unknown.
-    """
     if needed is None:
         return "train two or more seeds of each row"
     if needed > MAX_SEEDS_NEEDED:

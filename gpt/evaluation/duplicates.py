@@ -12,14 +12,11 @@ TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Lines that occur in both train and the first `scanned` characters of val.
+    """Lines that occur in both train and the first characters of val."""
 
-    `share` is the fraction of the scanned characters in such lines. `longest` is the longest line.
-    """
-
-    share: float
-    scanned: int
-    longest: str
+    share: float  # fraction of the scanned characters of val in such lines
+    scanned: int  # number of scanned characters
+    longest: str  # the longest line
 
 
 def find_duplicates(text: Corpus) -> Duplicates:

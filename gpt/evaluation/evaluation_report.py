@@ -8,11 +8,11 @@ import numpy as np
 
 from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError, counted
+from gpt.evaluation.baselines import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.bootstrap import BlockSums, Interval
 from gpt.evaluation.breakdown import PROPERTIES, Breakdown, Group
 from gpt.evaluation.calibration import Calibration, CalibrationBin
 from gpt.evaluation.memorisation import MemorisationReport
-from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.scores import score_text, window_stride
 from gpt.evaluation.surprise import ALTERNATIVES, Surprise
@@ -24,51 +24,31 @@ from gpt.status import phase
 class EvaluationReport:
     """The result of an evaluation. Losses are means over all characters but the first.
 
-    Attributes:
-        text: the name of the text.
-        rule: how the text was divided into windows, and from which ids each id was predicted.
-        unit: what an id stands for: `character` or `byte`.
-        ids, characters, bytes: the sizes of the scored text.
-        outside: the number of characters outside the model's vocabulary.
-        loss: nats per id; on the val split in the windows of training, this is `val_loss`.
-        loss_per_character: nats per character.
-        interval: a confidence interval of `loss_per_character`; None for a short text.
-        bits_per_character, bits_per_byte: the loss in bits, per character and per byte of UTF-8.
-        perplexity: exp(`loss_per_character`).
-        accuracy: the fraction of ids to which the model gave the highest probability.
-        calibration_error: the expected calibration error of the most likely id.
-        calibration: the bins of the reliability diagram.
-        references: losses of simple predictors, the lowest last.
-        comparison: a sentence that compares the model with the best of `references`.
-        groups: the loss by a property of the characters, for each requested property.
-        adaptive_loss: nats per character of a copy of the model that learns from the text after
-            scoring it; None if not requested. It is no `val_loss`.
-        memorisation: how much of the train split the model repeats; None if not requested.
-        surprise: the loss and the likely characters at each id; None if not requested.
+    The last three fields are None if they were not requested.
     """
 
-    text: str
-    rule: str
-    unit: str
-    ids: int
+    text: str  # name of the text
+    rule: str  # how the text was divided into windows, and from which ids each id was predicted
+    unit: str  # what an id stands for: `character` or `byte`
+    ids: int  # size of the scored text in ids
     characters: int
     bytes: int
-    outside: int
-    loss: float
-    loss_per_character: float
-    interval: Interval | None
+    outside: int  # number of characters outside the model's vocabulary
+    loss: float  # nats per id; on the val split in the windows of training, this is `val_loss`
+    loss_per_character: float  # nats
+    interval: Interval | None  # confidence interval of `loss_per_character`; None for a short text
     bits_per_character: float
-    bits_per_byte: float
-    perplexity: float
-    accuracy: float
-    calibration_error: float
-    calibration: list[CalibrationBin]
-    references: list[ReferenceLoss]
-    comparison: str
-    groups: dict[str, list[Group]]
-    adaptive_loss: float | None = None
-    memorisation: MemorisationReport | None = None
-    surprise: Surprise | None = None
+    bits_per_byte: float  # bits per byte of UTF-8
+    perplexity: float  # exp(`loss_per_character`)
+    accuracy: float  # fraction of ids to which the model gave the highest probability
+    calibration_error: float  # expected calibration error of the most likely id
+    calibration: list[CalibrationBin]  # the reliability diagram
+    references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
+    comparison: str  # a sentence that compares the model with the best of `references`
+    groups: dict[str, list[Group]]  # the loss by each requested property of the characters
+    adaptive_loss: float | None = None  # nats per character while learning; no `val_loss`
+    memorisation: MemorisationReport | None = None  # how much of train the model repeats
+    surprise: Surprise | None = None  # the loss and the likely characters at each id
 
 
 def evaluate_text(
@@ -100,46 +80,42 @@ def evaluate_text(
     for property_ in by:
         if property_ not in PROPERTIES:
             raise UsageError(f"--by: expected {' | '.join(PROPERTIES)}, got {property_}")
-    n, unit = text.units.ids, text.vocabulary.unit
+    units, n, unit = text.units, text.units.ids, text.vocabulary.unit
     blocks, calibration = BlockSums(n), Calibration()
     breakdowns = {name: Breakdown(name, text.ids, text.vocabulary) for name in dict.fromkeys(by)}
     each_id = Surprise(text.ids, text.vocabulary) if surprise else None
-    hits = 0
+    accumulators: list[Calibration | Breakdown | Surprise] = [calibration, *breakdowns.values()]
+    if each_id is not None:
+        accumulators.append(each_id)
+    hits, k = 0, ALTERNATIVES if surprise else 1
     with phase(f"scoring {counted(n, unit)}"):
         for scores in score_text(
-            model,
-            text.ids,
-            text.vocabulary,
-            mixture=mixture,
-            stride=stride,
-            k=ALTERNATIVES if surprise else 1,
+            model, text.ids, text.vocabulary, mixture=mixture, stride=stride, k=k
         ):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
-            calibration.add(scores)
             hits += int(np.count_nonzero(scores.hits))
-            for each in breakdowns.values():
+            for each in accumulators:
                 each.add(scores)
-            if each_id is not None:
-                each_id.add(scores)
     loss = float(blocks.sums.sum()) / n
-    per_character, interval = text.units.per_character(loss), blocks.interval()
+    per_character, interval = units.per_character(loss), blocks.interval()
     references = []
     if text.train is not None:
         with phase("compressing the text, and counting its n-grams"):
-            references = reference_losses(text.train, text.ids, text.vocabulary, text.units)
+            scale = n / units.characters
+            references = reference_losses(text.train, text.ids, text.vocabulary, scale)
     return EvaluationReport(
         text=text.name,
         rule=rule(T, context, stride, window_stride(T, stride, mixture), unit),
         unit=unit,
         ids=n,
-        characters=text.units.characters,
-        bytes=text.units.bytes,
+        characters=units.characters,
+        bytes=units.bytes,
         outside=text.outside,
         loss=loss,
         loss_per_character=per_character,
         interval=interval and interval.scaled(per_character / loss),
         bits_per_character=per_character / math.log(2),
-        bits_per_byte=text.units.bits_per_byte(loss),
+        bits_per_byte=units.bits_per_byte(loss),
         perplexity=math.exp(per_character),
         accuracy=hits / n,
         calibration_error=calibration.error,
@@ -167,12 +143,9 @@ def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) 
             f"windows of {T:,} {unit}s{attention} that do not overlap, as in training; each {unit} "
             f"but the first is scored once, from those before it in its window"
         )
-    counted = (
-        f"; counts see windows of {T:,}, one every {step:,}"
-        if (T, stride) != (context, step)
-        else ""
-    )
+    is_counted = (T, stride) != (context, step)
+    counts = f"; counts see windows of {T:,}, one every {step:,}" if is_counted else ""
     return (
-        f"windows of {context:,} {unit}s, one every {stride:,}{counted}; each {unit} but the first "
+        f"windows of {context:,} {unit}s, one every {stride:,}{counts}; each {unit} but the first "
         f"is scored once, from at least {T - step:,} {unit}s before it, or all"
     )

@@ -1,11 +1,12 @@
 """The effect of each attention head: its scores, and the loss of the model without it.
 
-Shapes use n_layer layers, H heads, T characters, V distinct characters and C channels. All results
-are float32 tensors on the CPU. Losses are in nats per character.
+Shapes use n_layer layers, H heads, T characters, V distinct characters, C channels and E experts
+(predictors by n-gram counts). All results are float32 tensors on the CPU. Losses are in nats per
+character.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -45,14 +46,10 @@ class LogitLens:
 
 @dataclass(frozen=True)
 class CountsAnalysis:
-    """Predictions of a model that mixes n-gram counts with its network, and the mixture's weights.
+    """Predictions of a model that mixes n-gram counts with its network, and their weights."""
 
-    Row 0 of `lens` is the prediction by counts alone, and row 1 that of the whole model. Pages show
-    these rows below the logit lens of the network (its predictions after each block).
-    """
-
-    lens: LogitLens  # two rows
-    weights: Tensor  # (T, E + 1) weights of E experts, and of the network in the last column
+    lens: LogitLens  # row 0: the prediction by counts alone; row 1: that of the whole model
+    weights: Tensor  # (T, E + 1) weights of the experts, and of the network in the last column
     names: list[str]  # (E + 1) names of the columns in plain words
 
 
@@ -60,8 +57,7 @@ class CountsAnalysis:
 class AttentionAnalysis(Attention):
     """Attention to one text, and scores and losses that show the effect of each head.
 
-    If the model also predicts by n-gram counts, all fields but `with_counts` describe the network
-    alone.
+    All fields but `with_counts` describe the network alone.
     """
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`
@@ -95,23 +91,17 @@ def analyze_text(
 
     Args:
         model: the network, in evaluation mode.
-        vocabulary: the characters of the model and their ids.
-        text: the text, of at least one character.
+        vocabulary: the vocabulary of the model.
+        text: at least one character.
         mixture: the counts that the model mixes with the network.
 
     Raises:
-        UsageError: the text is empty, too long, or has unknown characters.
-        CheckpointError: the model computes NaN or infinite numbers.
-        OutOfMemory: the weights would take more memory than is free.
+        UsageError, CheckpointError, OutOfMemory: see `attend_text`.
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
     unknown = unknown_costs(ids[1:], vocabulary)  # (T - 1,)
-    lens = logit_lens(model, ids)
-    lens = replace(lens, losses=lens.losses + unknown)
-    counts = None if mixture is None else analyze_counts(model, mixture, ids)
-    if counts is not None:
-        counts = replace(counts, lens=replace(counts.lens, losses=counts.lens.losses + unknown))
+    lens = logit_lens(model, ids, unknown)
     return AttentionAnalysis(
         attention.weights,
         attention.probabilities,
@@ -121,7 +111,7 @@ def analyze_text(
         losses=lens.losses[-1],
         losses_without=losses_without_heads(model, ids) + unknown,
         lens=lens,
-        with_counts=counts,
+        with_counts=None if mixture is None else analyze_counts(model, mixture, ids, unknown),
     )
 
 
@@ -130,8 +120,8 @@ def value_norms(model: GPT, ids: Tensor) -> Tensor:
     """Return the norms (n_layer, H, T) of the value vectors of `ids` (T,), after output projection.
 
     The weight of a key position times its norm is the length of the vector that it adds to the
-    residual stream of the query. This length measures the contribution of a key better than the
-    weight alone (arXiv:2004.10102).
+    residual stream of the query, a better measure of its contribution than the weight alone
+    (arXiv:2004.10102).
     """
     _, streams = run_with_streams(model, ids)
     norms = []
@@ -155,10 +145,9 @@ def previous_character_score(weights: Tensor) -> Tensor:
 def prefix_matching_score(weights: Tensor) -> Tensor:
     """Return how strongly heads attend to the character after an earlier, equal character.
 
-    `weights` (..., 2 n, 2 n) are the attention weights for a text of n different characters that is
-    written twice. Position n + i repeats the character of position i, which was followed by the
-    character of position i + 1. The score (...) is the mean, over i from 0 to n - 1, of the weight
-    of query position n + i on key position i + 1.
+    `weights` (..., 2 n, 2 n) are those for a text of n different characters that is written twice.
+    The score (...) is the mean, over i from 0 to n - 1, of the weight of query position n + i on
+    key position i + 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -167,9 +156,8 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
 def induction_score(model: GPT) -> Tensor:
     """Return the prefix matching score of each head, (n_layer, H); near 1 for an induction head.
 
-    The score is averaged over SEQUENCES fixed sequences of different random characters. Each is
-    written twice, so that only the repetition predicts the next character. The score is NaN if
-    `model.config.T` is 1.
+    The score is a mean over SEQUENCES fixed sequences of different random characters, each written
+    twice. It is NaN if `model.config.T` is 1.
     """
     config, V = model.config, model.head.out_features
     if config.T == 1:
@@ -185,10 +173,9 @@ def induction_score(model: GPT) -> Tensor:
 
 @torch.no_grad()
 def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
-    """Return the losses (n_layer, H, T - 1) on `ids` (T,) with one head ablated at a time.
+    """Return the losses (n_layer, H, T - 1) on `ids` (T,) with one head ablated (arXiv:1905.10650).
 
-    Element (l, h, t) is the loss of character t + 1 without head h of layer l. The method is that
-    of arXiv:1905.10650.
+    Element (l, h, t) is the loss of character t + 1 without head h of layer l.
     """
     _, streams = run_with_streams(model, ids)
     blocks, losses = blocks_of(model), []
@@ -203,19 +190,24 @@ def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
+def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitLens:
     """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
-    The final norm and the output layer are applied to each stream. The method is from
-    nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020).
+    The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
+    lens", nostalgebraist, LessWrong 2020). `unknown` are nats to add to each of the T - 1 losses.
     """
     _, streams = run_with_streams(model, ids)
-    return lens_of((model.head(model.norm(x)).float() for x in streams), ids)
+    return _lens_of((model.head(model.norm(x)).float() for x in streams), ids, unknown)
 
 
 @torch.no_grad()
-def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
-    """Predict the ids (T,) by n-gram counts alone, and by the mixture of counts and network."""
+def analyze_counts(
+    model: GPT, mixture: Mixture, ids: Tensor, unknown: Tensor | float = 0.0
+) -> CountsAnalysis:
+    """Predict the ids (T,) by n-gram counts alone, and by the mixture of counts and network.
+
+    `unknown` are nats to add to each of the T - 1 losses.
+    """
     logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
     network = logits[0].log_softmax(-1).cpu().numpy()
     experts, features = mixture.experts.of_window(ids.numpy())
@@ -223,16 +215,16 @@ def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
     alone = torch.from_numpy(weighted(without_network(weights), experts, network))
     rows = [alone[None], mixed(mixture, ids[None], logits).cpu()]
     names = [*mixture.experts.names, "network"]
-    return CountsAnalysis(lens_of(rows, ids), torch.from_numpy(weights), names)
+    return CountsAnalysis(_lens_of(rows, ids, unknown), torch.from_numpy(weights), names)
 
 
-def lens_of(rows: Iterable[Tensor], ids: Tensor) -> LogitLens:
-    """Return a logit lens of `ids` (T,) with a row for each of `rows`, float32 logits (1, T, V)."""
+def _lens_of(rows: Iterable[Tensor], ids: Tensor, unknown: Tensor | float) -> LogitLens:
+    """Return a row for each of `rows`, float32 logits (1, T, V)."""
     predicted, probabilities, losses = [], [], []
     for logits in rows:
         top = logits[0].softmax(-1).max(-1)  # (T,)
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())
         targets = ids[None, 1:].to(logits.device)
-        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu())
+        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu() + unknown)
     return LogitLens(torch.stack(predicted), torch.stack(probabilities), torch.stack(losses))

@@ -20,7 +20,12 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.model.windows import mixed, segmented
-from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS, scored_windows
+from gpt.text.batches import (
+    ACCELERATOR_EVAL_CHARACTERS,
+    EVAL_CHARACTERS,
+    scored_windows,
+    split_batches,
+)
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -46,18 +51,12 @@ def evaluate(
     characters: int | None = None,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
-    """Return the mean loss of `model` on `ids` in nats per id.
+    """Return the first of the losses that `evaluate_each` computes, in nats per id.
 
-    If `mixture` is set, return the loss of the mixture of the model with n-gram counts. The
-    arguments are those of `evaluate_each`, which also returns the losses of ensemble members.
+    This is the loss of the mixture with n-gram counts, if `mixture` is set; otherwise, of `model`.
     """
     return evaluate_each(
-        model,
-        ids,
-        vocabulary,
-        mixture=mixture,
-        characters=characters,
-        on_progress=on_progress,
+        model, ids, vocabulary, mixture=mixture, characters=characters, on_progress=on_progress
     )[0]
 
 
@@ -74,20 +73,17 @@ def evaluate_each(
 ) -> list[float]:
     """Compute the mean losses on `ids` of a network, its ensemble members and a mixture.
 
-    A mixture combines the predictions of the network with those of n-gram counts.
-
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
     On an accelerator, the CPU waits only once, at the end.
 
     Args:
         model: the model, which is set to evaluation mode.
-        ids: the ids of at least two characters or bytes.
+        ids: at least two ids.
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, the loss of each is -log(p / k).
         mixture: n-gram counts to mix with the network's predictions.
-        characters: the approximate number of ids to score, in evenly spread windows. By default,
-            all ids are scored.
+        characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
         on_progress: called in the calling thread with the number of ids scored since its last call.
         ranks: the ranks that divide the windows; each of them has to call this function.
@@ -118,22 +114,18 @@ def evaluate_each(
 
     T = model.config.T if mixture is None else mixture.T
     losses_each = len(members) + (len(members) > 1) + (mixture is not None)
-    passes: list[Tensor] = []  # (losses_each,) each, on the device
-    unknown_costs_of_passes: list[float] = []  # nats to add to each of these losses
+    passes = list[Tensor]()  # (losses_each,) each, on the device
+    added = list[float]()  # nats to add to each of these losses for unknown ids
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     B = logits_at_once // members[0].head.out_features // T or 1
     at_once = None if on_cpu else ACCELERATOR_EVAL_CHARACTERS
-    windows = (
-        window
-        for batch in scored_windows(ids, T, characters, at_once)
-        for window in zip(*(torch.split(part, B) for part in batch), strict=True)
-    )
+    windows = split_batches(scored_windows(ids, T, characters, at_once), B)
     own_windows = islice(windows, ranks.rank, None, ranks.size)
     try:
         for losses, unknown, count in map_windows(score, own_windows, device):
             passes.append(losses)
-            unknown_costs_of_passes.append(unknown)
+            added.append(unknown)
             scored += count
             on_progress(ranks.size * count)
     except Stopped:
@@ -141,20 +133,15 @@ def evaluate_each(
     totals = np.zeros(losses_each)
     if passes:
         sums_of_passes = torch.stack(passes).cpu().double().numpy()  # (passes, losses_each)
-        for losses_of_pass, unknown in zip(sums_of_passes, unknown_costs_of_passes, strict=True):
-            totals += losses_of_pass + unknown
-    numbers = [*totals.tolist(), float(scored), float(stopped)]
-    *sums, total_scored, stops = ranks.sum(numbers)
+        totals = sum(sums_of_passes + np.array(added)[:, None], totals)
+    *sums, total_scored, stops = ranks.sum([*totals.tolist(), float(scored), float(stopped)])
     if stops:
         raise Stopped
     return [each / total_scored for each in sums]
 
 
 def timed_characters(T: int, device: torch.device) -> int:
-    """Return how many ids to score in windows of `T` ids to measure the speed of `evaluate`.
-
-    They occupy all threads of a CPU, or an accelerator.
-    """
+    """Return how many ids to score, in windows of `T` ids, to measure the speed of `evaluate`."""
     if device.type == "cpu":
         return max(EVAL_CHARACTERS, T) * torch.get_num_threads()
     return max(ACCELERATOR_EVAL_CHARACTERS, T)
@@ -165,10 +152,7 @@ def map_windows(
 ) -> Iterator[Result]:
     """Yield `function(window)` for each window, in order; on a CPU, compute several in threads.
 
-    Args:
-        function: the computation, which uses one thread on a CPU.
-        windows: the arguments of `function`. They are read as results are requested.
-        device: the device on which `function` computes.
+    Windows are read as results are requested. On a CPU, `function` uses one thread.
     """
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
@@ -185,19 +169,13 @@ def map_windows(
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the nats to add to the loss of each id: log k for the unknown id, and 0 for others.
-
-    k is the number of different characters that are encoded as the unknown id.
-    """
+    """Return the nats to add to the loss of each id: log k if k characters share it."""
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 
 
 def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """Return the nats to add to the loss of `ids` because characters share the unknown id.
-
-    If k characters share it, these are log k for each unknown id; without a vocabulary, 0.
-    """
+    """Return the sum of `unknown_costs`; 0 without a vocabulary."""
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
     return unknown_costs(ids, vocabulary).sum().item()
@@ -205,10 +183,7 @@ def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Numbers of scored ids, and of the characters and UTF-8 bytes that these ids stand for.
-
-    They convert a loss per id to a loss per character or byte, to compare different vocabularies.
-    """
+    """Numbers of scored ids, and of the characters and UTF-8 bytes that these ids stand for."""
 
     ids: int
     characters: int
@@ -224,19 +199,12 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` that `evaluate` needs to score all characters but the first.
-
-    The first id is only context. It is the first character or, if ids are bytes, the last byte of
-    the first character.
-    """
+    """Return the ids of `text` that `evaluate` needs to score all characters but the first."""
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val from the last id of its first character, for `evaluate`.
-
-    `evaluate` predicts all ids but the first, so all characters but the first are scored.
-    """
+    """Return the ids of val that `evaluate` needs to score all characters but the first."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

@@ -14,7 +14,7 @@ from gpt.counts.mixture import Mixture
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.scores import score_text
-from gpt.evaluation.substrings import Copies, find_copies
+from gpt.evaluation.substrings import find_copies
 from gpt.model.ensemble import LanguageModel
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -30,63 +30,39 @@ EXCESS = 0.05  # difference of two shares from which on the verdict is that the 
 
 @dataclass(frozen=True)
 class Copying:
-    """Copies of the train split in a text.
+    """Substrings of a text that also occur in the train split."""
 
-    Attributes:
-        shares: for each length n, the fraction of the text's substrings of n ids that occur in the
-            train split.
-        longest: the number of ids of the longest substring that occurs in the train split.
-        longest_text: this longest substring.
-    """
-
-    shares: dict[int, float]
-    longest: int
+    shares: dict[int, float]  # by length n, the fraction of the text's substrings of n ids
+    longest: int  # number of ids of the longest one
     longest_text: str
 
 
 @dataclass(frozen=True)
 class Recall:
-    """How well a model predicts the last ids of excerpts of a text, given the first ids.
+    """How well a model predicts the last ids of excerpts of a text, given the first ids."""
 
-    Attributes:
-        excerpts: the number of excerpts. Each is a prefix and its continuation in the text.
-        loss: nats per id of the continuations.
-        exact: the fraction of continuations of which each id is the most likely one, so that
-            greedy decoding would write them exactly.
-        probability: the mean probability that sampling writes the continuation exactly.
-    """
-
-    excerpts: int
-    loss: float
-    exact: float
-    probability: float
+    excerpts: int  # each is a prefix and its continuation in the text
+    loss: float  # nats per id of the continuations
+    exact: float  # fraction of continuations that greedy decoding would write exactly
+    probability: float  # mean probability that sampling writes the continuation exactly
 
 
 @dataclass(frozen=True)
 class MemorisationReport:
     """How much a model repeats its train split, compared with unseen text that people wrote.
 
-    Attributes:
-        prefix: number of ids of each prefix in `train` and `unseen`.
-        continuation: number of ids of each continuation.
-        samples: copies of the train split in texts that the model wrote.
-        human: copies of the train split in the evaluated text.
-        train: how well the model continues prefixes of the train split.
-        unseen: how well the model continues prefixes of the evaluated text.
-        memorised: whether the share of copied substrings of COPY_IDS ids is larger in `samples`
-            than in `human`, or that of exact continuations in `train` than in `unseen`, by at least
-            EXCESS.
-        verdict: the conclusion in words.
+    `memorised` is whether the share of copied substrings of COPY_IDS ids is larger in `samples`
+    than in `human`, or that of exact continuations in `train` than in `unseen`, by at least EXCESS.
     """
 
-    prefix: int
-    continuation: int
-    samples: Copying
-    human: Copying
-    train: Recall
-    unseen: Recall
+    prefix: int  # ids of each prefix in `train` and `unseen`
+    continuation: int  # ids of each continuation
+    samples: Copying  # of texts that the model wrote
+    human: Copying  # of the evaluated text
+    train: Recall  # of the train split
+    unseen: Recall  # of the evaluated text
     memorised: bool
-    verdict: str
+    verdict: str  # the conclusion in words
 
 
 def measure_memorisation(
@@ -96,10 +72,7 @@ def measure_memorisation(
     samples: Sequence[Ids],
     mixture: Mixture | None = None,
 ) -> MemorisationReport:
-    """Measure how much of the train split a model repeats, compared with text written by people.
-
-    Measure how much of its samples is copied, and how often it continues prefixes of the train
-    split word for word.
+    """Measure how much of its train split a model repeats, compared with text written by people.
 
     Args:
         model: the network, which is set to evaluation mode.
@@ -114,26 +87,18 @@ def measure_memorisation(
     continuation = min(CONTINUATION_IDS, T + 1 - prefix)
     length = max(map(len, samples))
     parts = spread_slices(len(text.ids), length * len(samples), length)
-    copied = find_copies(train, samples)
-    human = find_copies(train, [text.ids[part] for part in parts])
+    copied = _copying(train, samples, vocabulary)
+    human = _copying(train, [text.ids[part] for part in parts], vocabulary)
     recalled, unseen = (
         _recall(model, ids, vocabulary, prefix, continuation, mixture) for ids in (train, text.ids)
     )
-    memorised, verdict = _verdict(copied, human, recalled, unseen, vocabulary.unit)
-    return MemorisationReport(
-        prefix,
-        continuation,
-        _copying(copied, vocabulary),
-        _copying(human, vocabulary),
-        recalled,
-        unseen,
-        memorised,
-        verdict,
-    )
+    verdict = _verdict(copied, human, recalled, unseen, vocabulary.unit)
+    return MemorisationReport(prefix, continuation, copied, human, recalled, unseen, *verdict)
 
 
-def _copying(copies: Copies, vocabulary: Vocabulary) -> Copying:
-    return Copying(copies.shares, len(copies.longest), vocabulary.decode(copies.longest))
+def _copying(train: Ids, pieces: Sequence[Ids], vocabulary: Vocabulary) -> Copying:
+    shares, longest = find_copies(train, pieces)
+    return Copying(shares, len(longest), vocabulary.decode(longest))
 
 
 def _recall(
@@ -144,16 +109,7 @@ def _recall(
     continuation: int,
     mixture: Mixture | None,
 ) -> Recall:
-    """Measure how well the model continues evenly spread excerpts of a text.
-
-    Args:
-        model: the network.
-        ids: the text.
-        vocabulary: the vocabulary of `ids`.
-        prefix: the number of ids at the start of an excerpt, which the model is given.
-        continuation: the number of ids after them, which the model must predict.
-        mixture: n-gram counts to mix the network's predictions with.
-    """
+    """Measure how well the model continues evenly spread excerpts of the text `ids`."""
     length = min(prefix + continuation, len(ids))
     losses, exact = [], []
     for part in spread_slices(len(ids), EXCERPTS * length, length):
@@ -172,17 +128,9 @@ def _recall(
 
 
 def _verdict(
-    samples: Copies, human: Copies, train: Recall, unseen: Recall, unit: str
+    samples: Copying, human: Copying, train: Recall, unseen: Recall, unit: str
 ) -> tuple[bool, str]:
-    """Return whether the model memorised its train split, and a sentence about it.
-
-    Args:
-        samples: the substrings of the model's samples that occur in the train split.
-        human: the substrings of unseen text that occur in the train split.
-        train: how well the model continues prefixes of the train split.
-        unseen: how well the model continues prefixes of unseen text.
-        unit: what an id stands for: `character` or `byte`.
-    """
+    """Return whether the model memorised its train split, and a sentence about it."""
     copied, usual = (each.shares.get(COPY_IDS, 0.0) for each in (samples, human))
     copies, recalls = copied - usual >= EXCESS, train.exact - unseen.exact >= EXCESS
     numbers = (
@@ -192,14 +140,13 @@ def _verdict(
         f"one (of the evaluated text: {100 * unseen.exact:.1f} %)"
     )
     if copies and recalls:
-        return True, f"the model copies and has memorised its train split: {numbers}"
-    if copies:
-        return True, f"the model's samples copy its train split: {numbers}"
-    if recalls:
-        return True, f"the model has memorised passages of its train split: {numbers}"
-    if usual > SEEN_SHARE:
-        return False, (
-            f"the evaluated text is not unseen, so memorisation cannot be measured with "
-            f"it: {numbers}"
-        )
-    return False, f"no sign that the model memorised its train split: {numbers}"
+        claim = "the model copies and has memorised its train split"
+    elif copies:
+        claim = "the model's samples copy its train split"
+    elif recalls:
+        claim = "the model has memorised passages of its train split"
+    elif usual > SEEN_SHARE:
+        claim = "the evaluated text is not unseen, so memorisation cannot be measured with it"
+    else:
+        claim = "no sign that the model memorised its train split"
+    return copies or recalls, f"{claim}: {numbers}"

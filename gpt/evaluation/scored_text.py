@@ -1,13 +1,13 @@
 """A text to evaluate a model on, as ids of the model's vocabulary."""
 
+import hashlib
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpt.errors import TextError
-from gpt.evaluation.characters import SLICE_IDS, spread_slices
+from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.loss import Units, scored_val, val_units
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -17,23 +17,22 @@ from gpt.text.vocabulary import Ids, Vocabulary
 class ScoredText:
     """A text, of which all characters but the first are scored.
 
-    Attributes:
-        name: the name of the text in messages.
-        ids: the ids for `score_text`. The first of them is only context and is not scored.
-        vocabulary: the model's vocabulary; `unknown` is the number of distinct characters of this
-            text that share the unknown id.
-        units: the number of scored ids, and of their characters and bytes.
-        outside: the number of characters outside the vocabulary. They share the unknown id or, if
-            the vocabulary has no such id, are left out.
-        train: the ids of the run's train split; None if its text is missing.
+    Characters outside the vocabulary share the unknown id or, if there is none, are left out.
     """
 
     name: str
-    ids: Ids
-    vocabulary: Vocabulary
-    units: Units
-    outside: int
-    train: Ids | None
+    ids: Ids  # the first of them is only context
+    vocabulary: Vocabulary  # `unknown` is the number of characters of this text that share the id
+    units: Units  # numbers of scored ids, and of their characters and bytes
+    outside: int  # number of characters outside the vocabulary
+    train: Ids | None  # the run's train split; None if its text is missing
+
+    def sha256(self) -> str:
+        """Return a hash of the text, which is the same for ids of characters and of bytes."""
+        digest = hashlib.sha256()
+        for part in spread_slices(len(self.ids) - 1, len(self.ids)):
+            digest.update(self.vocabulary.utf8(self.ids[1:][part]))
+        return digest.hexdigest()
 
 
 def val_text(corpus: Corpus) -> ScoredText:
@@ -80,13 +79,9 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
 
 
 def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Encode the characters of `corpus` by another `vocabulary`.
+    """Encode the characters of `corpus` by another `vocabulary`, in a temporary file.
 
-    Characters outside `vocabulary` get its unknown id. If it has none, they are left out.
-
-    Returns:
-        The ids, in a temporary file, as the text may be large.
-        The size of the encoded characters but the first, in bytes of UTF-8.
+    Return the ids, and the size in UTF-8 of the encoded characters but the first.
     """
     characters = corpus.vocabulary.characters
     outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}
@@ -96,7 +91,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     table[kept] = vocabulary.encode("".join(c for c in characters if c not in outside))
     size = first_size = 0
     with tempfile.TemporaryFile() as file:
-        for part in _parts(corpus.ids):
+        for part in spread_slices(len(corpus.ids), len(corpus.ids)):
             ids = corpus.ids[part]
             ids = ids[kept[ids]]
             first_size = first_size or int(sizes[ids[:1]].sum())
@@ -108,12 +103,9 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
         return np.memmap(file, table.dtype, mode="r"), size - first_size
 
 
-def _parts(ids: Ids) -> Iterator[slice]:
-    yield from spread_slices(len(ids), len(ids), SLICE_IDS)
-
-
 def _count(ids: Ids, id_: int | None) -> int:
     """Return how often `id_` occurs in `ids`; 0 if it is None."""
     if id_ is None:
         return 0
-    return sum(int(np.count_nonzero(ids[part] == id_)) for part in _parts(ids))
+    parts = spread_slices(len(ids), len(ids))
+    return sum(int(np.count_nonzero(ids[part] == id_)) for part in parts)

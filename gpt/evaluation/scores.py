@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.counts.mixture import Mixture
+from gpt.evaluation.bootstrap import BlockSums
 from gpt.evaluation.loss import EVAL_LOGITS, map_windows
+from gpt.evaluation.scored_text import ScoredText
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import GPT
 from gpt.model.windows import mixed, segmented
-from gpt.text.batches import Batch, consecutive_windows, sliding_windows
+from gpt.text.batches import Batch, consecutive_windows, sliding_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
 COUNTED_AGAIN = 8  # number of windows that overlap in which an id is counted, with `stride`
@@ -27,23 +29,14 @@ COUNTED_AGAIN = 8  # number of windows that overlap in which an id is counted, w
 
 @dataclass(frozen=True)
 class Scores:
-    """Predictions of n consecutive ids of a text.
+    """Predictions of n consecutive ids of a text."""
 
-    Attributes:
-        start: the index in the text of the first of these ids.
-        losses: (n,) nats of each id.
-        contexts: (n,) number of ids from which each id was predicted.
-        likely: (n, k) the most likely ids, the most likely one first.
-        probabilities: (n, k) their probabilities.
-        hits: (n,) whether the most likely id is the actual one.
-    """
-
-    start: int
-    losses: NDArray[np.float32]
-    contexts: NDArray[np.int64]
-    likely: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-    hits: NDArray[np.bool_]
+    start: int  # index in the text of the first of these ids
+    losses: NDArray[np.float32]  # (n,) nats of each id
+    contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
+    likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first
+    probabilities: NDArray[np.float32]  # (n, k) their probabilities
+    hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual one
 
 
 def score_text(
@@ -68,9 +61,8 @@ def score_text(
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, each of them has probability p / k.
         mixture: counts to mix the network's predictions with.
-        stride: the number of ids by which the input of the network moves, at most its context; None
-            for windows that do not overlap.
-        k: the number of likely ids to return, which is reduced to V if it is larger.
+        stride: the ids from one input of the network to the next; None if inputs do not overlap.
+        k: the number of likely ids to return, reduced to V if it is larger.
     """
     device, members = next(model.parameters()).device, members_of(model)
     V = members[0].head.out_features
@@ -96,22 +88,14 @@ def score_text(
 
     T = model.config.T if mixture is None else mixture.T
     B = EVAL_LOGITS // V // T or 1
-    start = 1
-    for parts in map_windows(score, _windows(ids, T, window_stride(T, stride, mixture), B), device):
+    start, step = 1, window_stride(T, stride, mixture)
+    if step is None:
+        windows = split_batches(consecutive_windows(ids, T), B)
+    else:
+        windows = sliding_windows(ids, T, step, B)
+    for parts in map_windows(score, windows, device):
         yield Scores(start, *parts)
         start += len(parts[0])
-
-
-def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
-    """Yield batches of at most `B` windows of `ids`, as pairs of inputs and targets.
-
-    Inputs overlap if `stride` is not None; otherwise consecutive windows of `T` ids are returned.
-    """
-    if stride is not None:
-        yield from sliding_windows(ids, T, stride, B)
-        return
-    for batch in consecutive_windows(ids, T):
-        yield from zip(*(torch.split(part, B) for part in batch), strict=True)
 
 
 def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
@@ -121,8 +105,7 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
         member: the network.
         x: (B, W) windows, which may exceed the network's context.
         n: the number of ids, W if `stride` is None.
-        stride: ids from one input of the network to the next, which overlap. With None, `x` is
-            predicted in segments (see `segmented`).
+        stride: the ids from one input to the next; None to predict in segments (see `segmented`).
     """
     if stride is None:
         return segmented(member, x)
@@ -136,12 +119,38 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 
 
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
-    """Return the number of ids from one window of T ids to the next, in `score_text`.
+    """Return the number of ids from one window of `T` ids to the next, in `score_text`.
 
-    Without n-gram counts (`mixture`), this is `stride`. Counts see far longer windows than the
-    network, and counting anew every `stride` ids would take too long. Therefore, a window of counts
-    begins every T / COUNTED_AGAIN ids, rounded down to a multiple of `stride`.
+    Without n-gram counts (`mixture`), this is `stride`. Counting anew every `stride` ids would take
+    too long. Therefore, a window of counts begins every T / COUNTED_AGAIN ids, rounded down to a
+    multiple of `stride`.
     """
     if stride is None or mixture is None:
         return stride
     return max(1, T // COUNTED_AGAIN // stride) * stride
+
+
+def block_losses(
+    model: LanguageModel, text: ScoredText, mixture: Mixture | None = None
+) -> tuple[BlockSums, float]:
+    """Score `text`, and sum the losses in blocks of characters.
+
+    All bytes of a character are in one block, so models of bytes and of characters have the same
+    blocks.
+
+    Args:
+        model: the network, which is set to evaluation mode.
+        text: the text.
+        mixture: n-gram counts to mix the network's predictions with.
+
+    Returns:
+        The sums in nats, and the mean loss in nats per character.
+    """
+    blocks, begun = BlockSums(text.units.characters), 0
+    for scores in score_text(model, text.ids, text.vocabulary, mixture=mixture):
+        ids = text.ids[scores.start : scores.start + len(scores.losses)]
+        # number of characters begun after each id
+        characters = begun + np.cumsum(text.vocabulary.begins(ids))
+        blocks.add(characters - 1, scores.losses)
+        begun = int(characters[-1])
+    return blocks, float(blocks.sums.sum()) / text.units.characters

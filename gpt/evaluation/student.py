@@ -38,12 +38,11 @@ class StudentInterval:
         return self.low > 0 or self.high < 0
 
 
-def seed_mean(values: Sequence[float]) -> SeedMean | None:
-    """Return the mean and standard error of `values`, one of each run; None without values."""
-    if not values:
-        return None
-    n = len(values)
-    return SeedMean(fmean(values), stdev(values) / math.sqrt(n) if n > 1 else None, n)
+def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
+    """Return the mean and standard error of the known `values`, one of each run, if any."""
+    known = [value for value in values if value is not None]
+    n = len(known)
+    return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
@@ -54,10 +53,7 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
-    """Return the confidence interval of mean(b) - mean(a) by Welch's t test.
-
-    `a` and `b` have two or more independent values each.
-    """
+    """Return a confidence interval of mean(b) - mean(a), for two or more values of each."""
     parts = [variance(values) / len(values) for values in (a, b)]  # squared standard errors
     scaled = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
     freedom = sum(parts) ** 2 / scaled if scaled else len(a) + len(b) - 2
@@ -65,18 +61,11 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many runs of each of two configs are needed to show that their losses differ.
+    """Return how many runs of two configs each show, with probability POWER, that they differ.
 
-    The runs of a config differ only by seed. To show a difference means that `welch_interval`
-    excludes zero, with the probability POWER.
-
-    Args:
-        difference: the difference of the two mean losses.
-        variances: the variance of the loss over seeds, summed over both configs.
-
-    Returns:
-        The number of seeds for each config, by the normal approximation with Guenther's correction
-        for a t test (1981, "Sample size formulas for normal theory t tests").
+    This is the normal approximation with Guenther's correction for a t test (1981, "Sample size
+    formulas for normal theory t tests"). `variances` is the variance of the loss over seeds, summed
+    over both configs.
     """
     normal = NormalDist()
     z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)
@@ -90,10 +79,7 @@ def _interval(difference: float, standard_error: float, freedom: float) -> Stude
 
 @cache
 def student_quantile(tail: float, freedom: float) -> float:
-    """Return the value that a t distribution exceeds with probability `tail` < 1/2.
-
-    `freedom` is the number of degrees of freedom.
-    """
+    """Return the value that a t distribution exceeds with probability `tail` < 1/2."""
     from mpmath import betainc, findroot  # only comparisons need it
 
     def excess(x: float) -> float:  # x = freedom / (freedom + t^2)

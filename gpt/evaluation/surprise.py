@@ -17,23 +17,15 @@ SQUARE_ROOT_OF_1 = 255  # stored value of the probability 1
 class Surprise:
     """Losses and most likely ids at the first ids of a text, at most MAX_SURPRISES.
 
-    Args:
-        ids: the text. Its first id is not predicted.
-        vocabulary: the vocabulary of `ids`.
-
-    Attributes:
-        ids: (n,) the ids, with the first one.
-        millinats: (n,) uint16 loss of each id in thousandths of a nat; 0 for the first id.
-        likely: (n, k) the most likely ids; all 0 for the first id.
-        roots: (n, k) uint8 square roots of their probabilities, as multiples of 1/255.
+    They are 0 for the first id, which is not predicted.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
         self.vocabulary, self.ids = vocabulary, ids[:MAX_SURPRISES]
         n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
-        self.millinats = np.zeros(n, np.uint16)
-        self.likely = np.zeros((n, k), vocabulary.dtype)
-        self.roots = np.zeros((n, k), np.uint8)
+        self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
+        self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
+        self.roots = np.zeros((n, k), np.uint8)  # square roots of their probabilities, times 255
 
     def add(self, scores: Scores) -> None:
         """Store the losses and likely ids of the consecutive ids in `scores`."""

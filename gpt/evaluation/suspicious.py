@@ -65,11 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Describe the suspicious string `matched`.
-
-    If it is UTF-8 text that was read in a wrong encoding, return a note with the original text.
-    Otherwise return the names of its characters.
-    """
+    """Return the original text if `matched` is UTF-8 read in a wrong encoding; else names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

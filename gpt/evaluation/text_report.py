@@ -1,21 +1,18 @@
-"""Measure a text before training on it, and collect the numbers in a report.
-
-For speed, PyTorch is not imported, and slow measurements use only a part of a large text.
-"""
+"""Measure a text before training on it, and collect the numbers in a report, without PyTorch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from gpt.config.schema import DataConfig
-from gpt.errors import counted
+from gpt.errors import counted, listed
 from gpt.evaluation.baselines import Baselines, measure_baselines
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
 from gpt.evaluation.duplicates import Duplicates, find_duplicates
 from gpt.evaluation.suspicious import DETECTORS, Suspicion, find_suspicious
 from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
-from gpt.text.documents import Skipped, Source, joined_name
+from gpt.text.documents import Skipped, Source
 
 DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val in lines that train has, too
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
@@ -23,24 +20,19 @@ UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
 
 @dataclass(frozen=True)
 class TextSize:
-    """Sizes of a text.
-
-    `V` is the vocabulary size. `train` and `val` are the lengths of the splits in ids. `unit` says
-    what an id stands for. `unknown` is the number of distinct characters that share the id for rare
-    characters.
-    """
+    """Sizes of a text."""
 
     files: int
     skipped: list[Skipped]
     bytes: int
     characters: int
     lines: int
-    distinct: int
-    unit: Literal["characters", "bytes"]
-    V: int
-    unknown: int
-    train: int
-    val: int
+    distinct: int  # number of distinct characters
+    unit: Literal["characters", "bytes"]  # what an id stands for
+    V: int  # vocabulary size
+    unknown: int  # number of distinct characters that share the unknown id
+    train: int  # ids of the train split
+    val: int  # ids of the val split
     val_characters: int
 
 
@@ -72,7 +64,7 @@ def describe_text(
         corpus: the ids on which a model would be trained, which may be bytes.
         text: the same text with one id for each distinct character.
     """
-    name = joined_name([source.name for source in sources])
+    name = listed([source.name for source in sources], 1)
     with phase(f"{name}: counting characters"):
         count = CountedText(text.ids, text.vocabulary.characters)
         val = CountedText(text.val, count.characters)

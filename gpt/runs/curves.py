@@ -19,22 +19,13 @@ NANOGPT_LINE = re.compile(  # `val` groups of an evaluation, or `ms` of an itera
 
 @dataclass(frozen=True)
 class Curve:
-    """The evaluations of a run.
+    """The evaluations of a run."""
 
-    Attributes:
-        steps: the steps after which val was evaluated, ascending.
-        characters: the characters (or tokens) that were trained on by then.
-        seconds: the seconds of training by then.
-        losses: the val losses; if `train.eval_characters` is set, those of a part of val. A loss
-            in nanoGPT's log can be NaN.
-        final_loss: the val loss of the last evaluation, on all of val; None without evaluations.
-    """
-
-    steps: list[int]
-    characters: list[int]
-    seconds: list[float]
-    losses: list[float]
-    final_loss: float | None
+    steps: list[int]  # steps after which val was evaluated, ascending
+    characters: list[int]  # number of characters (or tokens) that were trained on by then
+    seconds: list[float]  # seconds of training by then
+    losses: list[float]  # on val, or a part of it (`train.eval_characters`); nanoGPT's can be NaN
+    final_loss: float | None  # of the last evaluation, on all of val; None without evaluations
 
     @property
     def best_loss(self) -> float | None:
@@ -53,13 +44,9 @@ class Curve:
 
 
 def read_curve(run: Path, characters: int) -> Curve:
-    """Read the curve of a run, in nats per id, from its metrics.jsonl.
+    """Read the curve of a run, in nats per id, from its metrics.jsonl, if there is one.
 
-    A run whose file is missing has an empty curve.
-
-    Args:
-        run: the folder of the run.
-        characters: the number of characters in a step.
+    `characters` is the number of characters in a step.
     """
     points, final_loss = [], None
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
@@ -77,16 +64,10 @@ def read_curve(run: Path, characters: int) -> Curve:
 
 
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
-    """Read the output of nanoGPT's train.py.
+    """Read the curve, in nats per token, and the number of parameters from nanoGPT's output.
 
     nanoGPT prints the time of some iterations only. Each other iteration is assumed to take as long
     as a printed one nearby. Iterations with an evaluation are not used for this, as they are slow.
-
-    Returns:
-        The curve, in nats per token, and the number of parameters; None if it was not printed.
-
-    Raises:
-        UsageError: the file has no line of an evaluation, or a number in it is damaged.
     """
     text = path.read_text("utf-8", errors="replace")
 

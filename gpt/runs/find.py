@@ -8,24 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import GPTError, Unreadable, UsageError, shown
+from gpt.errors import GPTError, Unreadable, UsageError, listed, shown
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import in_use, is_running, undo_killed_overwrite
 from gpt.runs.read import read_summary
-from gpt.text.documents import joined_name
 
 RUNS = Path("runs")
 SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return the paths of all files and folders in `runs/` and in the sweeps there.
-
-    Not all of them are runs.
-
-    Raises:
-        Unreadable: `runs/` cannot be listed.
-    """
+    """Return the paths of all entries of `runs/` and of the sweeps there; not all are runs."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -44,18 +37,15 @@ def is_run(folder: Path) -> bool:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether `folder` is the folder of a sweep, which contains the folders of its runs."""
+    """Return whether `folder` contains the runs of a sweep."""
     return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (no errors)
 
 
 def find_run(name: str | None) -> Path:
-    """Return the folder of a run by its path or its name under `runs/`.
-
-    If `name` is None, return the run with the newest checkpoint.
+    """Return the folder of a run by its path or its name under `runs/`; the newest run for None.
 
     Raises:
         UsageError: there is no such run, or it has no checkpoint yet.
-        Unreadable: `runs/` cannot be listed.
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]
@@ -80,10 +70,6 @@ def find_run(name: str | None) -> Path:
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
-    """Return the error for a `name` that was not found.
-
-    `expected` describes what the name should refer to, such as "a run".
-    """
     near: list[str] = []
     with suppress(Unreadable):
         names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
@@ -106,7 +92,7 @@ def find_run_of_text(names: Sequence[str]) -> Path:
                 changed[run] = (run / "checkpoints" / INDEX).stat().st_mtime
     if not changed:
         raise UsageError(
-            f"no run under {RUNS}/ was trained on {shown(joined_name(names))}; train one without "
+            f"no run under {RUNS}/ was trained on {shown(listed(names, 1))}; train one without "
             f"--resume, or name the run: --resume RUN (gpt runs lists them)"
         )
     return max(changed, key=lambda run: changed[run])
@@ -117,10 +103,7 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of sweep `name`, or None if there is no such sweep.
-
-    If `name` is None, return the sweep that contains the newest run, if there is one.
-    """
+    """Return the folder of sweep `name`, or of the sweep with the newest run, if there is one."""
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 
@@ -134,9 +117,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the settings that name another run, and these runs' names.
-
-    The settings are `train.init_from` and `train.distill`. Those that are not set are left out.
-    """
+    """Return the set ones of `train.init_from` and `train.distill`, which name other runs."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

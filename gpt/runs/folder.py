@@ -10,14 +10,7 @@ from gpt.config.schema import Config
 from gpt.errors import GPTError, UsageError
 from gpt.runs.find import SWEEP, find_run, find_to_delete, is_run, is_sweep, source_runs
 from gpt.runs.format import has_checkpoint
-from gpt.runs.lock import (
-    LOCK,
-    empty,
-    in_use,
-    is_running,
-    locked,
-    undo_killed_overwrite,
-)
+from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
 from gpt.text.standard_input import STORED_INPUT
 
 
@@ -73,10 +66,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 
 def check_keeps(folder: Path, config: Config) -> None:
-    """Raise UsageError if overwriting `folder` would delete a run that `config` reads.
-
-    Such a run is fine-tuned or distilled, or its vocabulary is used.
-    """
+    """Raise UsageError if overwriting `folder` would delete a run that `config` reads."""
     for key, name in (source_runs(config) | {"data.vocabulary": config.data.vocabulary}).items():
         if name in ("characters", "bytes"):
             continue

@@ -6,13 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.errors import CheckpointError, Unreadable
+from gpt.errors import CheckpointError, Unreadable, listed
 from gpt.model.shapes import parameter_count
 from gpt.runs.find import RUNS, is_run, run_folders
 from gpt.runs.format import INDEX, has_checkpoint
 from gpt.runs.lock import is_running
 from gpt.runs.read import read_summary
-from gpt.text.documents import joined_name
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def _summarise(run: Path) -> RunSummary:
     return replace(
         summary,
         state=state or ("finished" if last.finished else "stopped"),
-        text=source if isinstance(source, str) else joined_name(source),
+        text=source if isinstance(source, str) else listed(source, 1),
         step=last.step,
         steps=last.config.train.steps,
         val_loss=best.val_loss,

@@ -34,13 +34,7 @@ WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Lock the folder of a run in a `with` block.
-
-    Before and after the block, `finish_overwrite` completes or undoes an overwrite of the run.
-
-    Raises:
-        UsageError: another process has the lock, or a file of the run is a link.
-    """
+    """Lock a run in a `with` block; call `finish_overwrite` before and after it."""
     from filelock import FileLock, Timeout  # this import takes 0.1 s, so only do it if needed
 
     run = run.absolute()  # the caller may change the working folder
@@ -104,11 +98,9 @@ def set_aside(run: Path) -> None:
 def finish_overwrite(run: Path) -> None:
     """Complete the overwrite of a run by a new run in the same folder, or undo it.
 
-    When the new run began, `set_aside` moved the old run's files into the folder `.replaced`. If
-    the new run has a checkpoint, delete these files; otherwise, move them back.
-
     The caller must hold the lock of the run. The order of the moves makes this safe even if a
-    process was killed between two of them:
+    process was killed between two of them.
+
     - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then
       either the new run wrote it, or `.replaced` is empty. Thus `.replaced` can be deleted.
     - `config.yaml` is moved into `.replaced` last, and back first. While it is in `.replaced`,

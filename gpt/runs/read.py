@@ -30,8 +30,6 @@ from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
-COUNT_BYTES = 12  # size of an n-gram and its count
-PLACE_BYTES = 6  # size of an id and its place
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
 READ_ATTEMPTS = 10  # number of attempts to read a checkpoint that another process may be replacing
 
@@ -47,8 +45,8 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Args:
         run: the folder of a run, or of a checkpoint that was copied out of it.
-        which: `best`, `last` or a step (12 or `step-12`). If the run was not evaluated, `best` is
-            the last checkpoint.
+        which: `best`, `last` or a step. If the run was not evaluated, `best` is the last
+            checkpoint.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has another format.
@@ -65,10 +63,7 @@ def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
-    """Read the weights and the training state (optimizer, progress) of the checkpoint of `step`.
-
-    For exceptions see `read_checkpoint`.
-    """
+    """Read the weights and the training state (optimizer, progress) of the checkpoint of `step`."""
     return _read(*_find(run, step), layout.MODEL, layout.OPTIMIZER)
 
 
@@ -88,10 +83,7 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read the checkpoint `which` with its `tensor_files`.
-
-    Try again if another process removes or replaces the checkpoint while it is read.
-    """
+    """Read a checkpoint; try again if another process replaces it while it is read."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]
@@ -99,11 +91,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and its step.
-
-    The step is None if it is not known before the checkpoint is read: if `run` is itself the folder
-    of a checkpoint, and `which` is `best` or `last`.
-    """
+    """Return the folder of a checkpoint, and its step if it is known before it is read."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -124,10 +112,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint, with only those of its tensors that are in `tensor_files`.
-
-    Raise CheckpointError if it is damaged, or if `step` is set and the checkpoint has another step.
-    """
+    """Read and verify a checkpoint, with only those of its tensors that are in `tensor_files`."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -192,10 +177,7 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Return the float32 tensors of a file by name.
-
-    Check the size of the file, its hash against `sha256`, and the tensors' `shapes` if given.
-    """
+    """Return the float32 tensors of a file by name, and check their `shapes` if given."""
     tensors = _any_tensors(path, sha256, max_bytes)
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}
@@ -207,8 +189,8 @@ def _tensors(
 def _mixture(
     path: Path, sha256: dict[str, str], model: ModelConfig, vocabulary: Vocabulary
 ) -> Mixture:
-    """Read n-gram counts for `vocabulary`, and the gate that weights them against a network."""
-    max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS + PLACE_BYTES * INDEXED_IDS
+    # 12 bytes for each n-gram and its count, and 6 bytes for each id and its place
+    max_bytes = 12 * (model.counts + 1) * COUNTED_IDS + 6 * INDEXED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, Characters.of(vocabulary.names), model)
 
@@ -216,14 +198,8 @@ def _mixture(
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
     """Return all tensors of a safetensors file by name.
 
-    Args:
-        path: the file.
-        sha256: the expected hash of each file of the checkpoint, by file name.
-        max_bytes: the largest plausible size of the tensors.
-
-    Raises:
-        ValueError: the file is larger, has another hash, or has types that numpy lacks.
-        OutOfMemory: the file is larger than the free memory.
+    Raise ValueError if the file has more than about `max_bytes`, the wrong hash, or types that
+    numpy lacks, and OutOfMemory if it is larger than the free memory.
     """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:

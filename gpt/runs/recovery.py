@@ -24,11 +24,8 @@ Read = TypeVar("Read")
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
     """Read the newest intact checkpoint of a run, and make it `last` in the index.
 
-    Damaged checkpoints that are newer are renamed to `damaged-step-N`, and a warning is logged.
-
-    Raises:
-        CheckpointError: no checkpoint is intact; the message describes the damage of the newest.
-        Unreadable: a checkpoint cannot be read now, but may be intact. No file is changed.
+    Damaged checkpoints that are newer are renamed to `damaged-step-N`, and a warning is logged. If
+    none is intact, raise CheckpointError.
     """
     folder = run / "checkpoints"
     (data, state), damaged = _newest_intact(run, read_to_resume)
@@ -42,13 +39,7 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
-    """Read the newest checkpoint whose JSON files are intact, without its tensors.
-
-    Raises:
-        CheckpointError: no checkpoint has intact JSON files; the message describes the damage of
-            the newest checkpoint.
-        UsageError: another process is writing the run.
-    """
+    """Read the newest checkpoint whose JSON files are intact, without its tensors."""
     with locked(run):
         return _newest_intact(run, read_summary)[0]
 
@@ -56,9 +47,9 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Read the newest checkpoint for which `read(run, step)` raises no CheckpointError.
+    """Return the first result of `read(run, step)`, newest step first, that is not damaged.
 
-    Return the result of `read`, and the errors of the newer, damaged checkpoints by step.
+    Also return the errors of the newer, damaged checkpoints by step.
     """
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`

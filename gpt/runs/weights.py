@@ -22,8 +22,5 @@ def load_weights(model: LanguageModel, data: CheckpointData) -> None:
 
 
 def weights_of(model: LanguageModel) -> Tensors:
-    """Return the weights of a model as arrays, by parameter name.
-
-    If the model is on a CPU, the arrays share the memory of its parameters.
-    """
+    """Return the weights of a model by parameter name; on a CPU, arrays that share its memory."""
     return {name: tensor.numpy(force=True) for name, tensor in model.state_dict().items()}

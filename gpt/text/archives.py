@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from gpt.errors import TextError
-from gpt.text.reading import (
-    CHUNK_BYTES,
-    HEAD_BYTES,
-    Entry,
-    in_message,
-    naming_errors,
-    open_file,
-)
+from gpt.text.reading import CHUNK_BYTES, HEAD_BYTES, Entry, in_message, naming_errors, open_file
 
 ARCHIVES = (".zip", ".tar")
 
@@ -26,9 +19,6 @@ def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
 
     `kind` is the suffix of the archive, `.zip` or `.tar`. The files of a .zip are sorted by path.
     The files of a .tar keep their order.
-
-    Raises:
-        TextError: the archive or a member is damaged or encrypted.
     """
     read = _read_zip if kind == ".zip" else _read_tar
     with naming_errors(in_message(path)):

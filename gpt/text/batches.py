@@ -1,6 +1,6 @@
 """Batches of windows of a text: ids as inputs, and the same ids shifted by one as targets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 
 import numpy as np
@@ -22,8 +22,8 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
 
     The result depends only on the arguments. Windows are drawn in epochs: an epoch cuts the text
     into consecutive windows, which begin at a random offset, and draws each window once, in random
-    order. With constant `B` and `T`, an epoch contains no character twice, and omits fewer than
-    2 `T` characters. Windows drawn with replacement would repeat some characters and omit many.
+    order. With constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2
+    `T` characters. Windows drawn with replacement would repeat some characters and omit many.
 
     Args:
         ids: the text.
@@ -32,42 +32,17 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
         seed: the seed of the run.
         step: the number of the batch, counted from 0.
     """
-    count = _windows(len(ids), T)
+    last = len(ids) - T  # a window starts before this index
+    count = max(last // T, 1)  # windows in an epoch
     epochs, positions = np.divmod(step * B + np.arange(B), count)
-    starts = np.concatenate(
-        [
-            _starts(len(ids), T, seed, int(epoch), positions[epochs == epoch])
-            for epoch in np.unique(epochs)
-        ]
-    )
+    starts = np.empty(B, np.int64)
+    for epoch in np.unique(epochs):
+        source, drawn = uniforms(seed, "batch", int(epoch)), epochs == epoch
+        offset = int(source.integers(last))
+        # at the end of the text, windows continue near its beginning
+        starts[drawn] = (offset + T * shuffled(positions[drawn], count, source)) % last
     windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]
-
-
-def _windows(length: int, T: int) -> int:
-    """Return the number of windows of `T` ids in an epoch over a text of `length` ids."""
-    return max((length - T) // T, 1)
-
-
-def _starts(
-    length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
-) -> NDArray[np.int_]:
-    """Return the indices in the text at which the windows at `positions` of an epoch start.
-
-    The first window in the order of the text starts at a random index. Each other window starts
-    where the window before ends; at the end of the text, the windows continue near its beginning.
-
-    Args:
-        length: the number of ids in the text.
-        T: the number of ids in each window.
-        seed: the seed of the run.
-        epoch: the number of the epoch, counted from 0.
-        positions: the places of the wanted windows in the random order of the epoch.
-    """
-    source = uniforms(seed, "batch", epoch)
-    offset = int(source.integers(length - T))
-    order = shuffled(positions, _windows(length, T), source)
-    return (offset + T * order) % (length - T)
 
 
 def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
@@ -167,18 +142,19 @@ def spread_windows(
 def scored_windows(
     ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
 ) -> Iterator[Batch]:
-    """Yield batches of the windows that an evaluation scores.
+    """Yield the windows that an evaluation scores: all, or some with about `characters` ids.
 
-    Args:
-        ids: the text.
-        T: the number of ids in each window.
-        characters: the approximate number of ids to score, in evenly spread windows; None to score
-            the whole text in consecutive windows.
-        at_once: the approximate number of ids in a batch, by default EVAL_CHARACTERS.
+    See `consecutive_windows` and `spread_windows`.
     """
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         return consecutive_windows(ids, T, at_once)
     return spread_windows(ids, T, characters, at_once)
+
+
+def split_batches(batches: Iterable[Batch], B: int) -> Iterator[Batch]:
+    """Yield the windows of `batches` in batches of at most `B` windows."""
+    for batch in batches:
+        yield from zip(*(torch.split(part, B) for part in batch), strict=True)
 
 
 def to_torch(ids: Ids) -> torch.Tensor:

@@ -39,10 +39,7 @@ def clear() -> int:
 
 
 def remove_unused_inputs() -> int:
-    """Remove cached copies of standard input that are over a day old; return the bytes freed.
-
-    No run needs such a copy, because each run stores its text in its own folder.
-    """
+    """Remove copies of standard input that are a day old, which no run needs; return the bytes."""
     texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
     return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)
 
@@ -58,9 +55,6 @@ def quick_sha256(paths: Sequence[Path]) -> str:
 
     If the files have more than HASHED_BYTES bytes in total, their modification times are hashed
     instead of their contents, which is faster.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     digest, status = hashlib.sha256(), [path.stat() for path in paths]
     is_small = sum(each.st_size for each in status) <= HASHED_BYTES

@@ -32,46 +32,35 @@ CORPUS_FORMAT = 1
 MIN_SPLIT_CHARACTERS = 2  # smallest length of a split: one character to read and one to predict
 SHORT_TEXT_CHARACTERS = 1000  # length below which to advise a longer text, not a smaller model.T
 RECORD = "corpus.json"
-BAR_DELAY_S = 1  # seconds after which a progress bar is shown
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The ids of a text, its vocabulary and its sizes. `ids` is memory-mapped to save memory.
+    """The ids of a text, its vocabulary and its sizes.
 
-    Attributes:
-        name: the name of the text in messages.
-        ids: the ids of the train split, then those of the val split.
-        vocabulary: the character or byte of each id.
-        sha256: the hash of the normalised text in UTF-8. If val is a separate text or consists of
-            selected documents, the hash also covers the position where val begins.
-        train_ids: the number of ids before the val split.
-        characters: the number of characters of both splits.
-        val_characters: the number of characters of the val split.
-        val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size in UTF-8 of the first character of val, which is not scored.
-        standard_input: the file with the text from standard input; None if there is no such text.
+    `sha256` is the hash of the normalised text in UTF-8. If val is a separate text or consists of
+    selected documents, the hash also covers the position where val begins.
     """
 
-    name: str
-    ids: Ids
+    name: str  # in messages
+    ids: Ids  # of the train split, then of the val split; memory-mapped
     vocabulary: Vocabulary
     sha256: str
-    train_ids: int
-    characters: int
-    val_characters: int
-    val_bytes: int
-    val_first_bytes: int
-    standard_input: Path | None = None
+    train_ids: int  # number of ids before the val split
+    characters: int  # number of characters of both splits
+    val_characters: int  # number of characters of the val split
+    val_bytes: int  # size of the val split in UTF-8
+    val_first_bytes: int  # size in UTF-8 of the first character of val, which is not scored
+    standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     @property
     def train(self) -> Ids:
-        """The ids of the train split, by default the first 90 % of the characters."""
+        """The ids of the train split."""
         return self.ids[: self.train_ids]
 
     @property
     def val(self) -> Ids:
-        """The ids of the val split, by default the last 10 % of the characters."""
+        """The ids of the val split."""
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
@@ -81,8 +70,7 @@ class Corpus:
         if not self.vocabulary.is_bytes:
             return self.ids[-characters:]
         tail = self.val[-4 * characters :]  # a character has at most 4 bytes
-        first = np.flatnonzero((tail & 0xC0) != 0x80)  # other bytes have the leading bits 10
-        return tail[first[-characters] :]
+        return tail[np.flatnonzero(self.vocabulary.begins(tail))[-characters] :]
 
     def summary(self) -> str:
         """Describe the size and the vocabulary, as in `1,000 characters, vocabulary of 65`."""
@@ -96,12 +84,7 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int, setting: str = "model.T") -> None:
-        """Check that each split has at least two characters, and more than `T` ids.
-
-        Raises:
-            ConfigError: `T`, the value of `setting`, is too large for a split.
-            TextError: the text is too short to learn from, even with a smaller `T`.
-        """
+        """Raise TextError if the text is too short, or ConfigError if `T` is too large for it."""
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters
         is_short = min(train_characters, self.val_characters) < MIN_SPLIT_CHARACTERS
@@ -171,17 +154,13 @@ def load_corpus(
 
 
 def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
-    """Encode the text of `task`, and write its ids and its corpus.json to `folder`.
-
-    The ids are written to a temporary file that is renamed when it is complete. `fingerprint` is
-    the hash of the text and its settings.
-    """
+    """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
         counts = count(parts, task.vocabulary, task.extends, progress)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
-    temporary = folder / ".ids.npy.tmp"  # the caller has the lock of the folder
+    temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder
     try:
         with (
             _progress_bar(f"encoding {name}", counts.bytes) as progress,
@@ -212,10 +191,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
 
 
 def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
-    """Load the text that `_prepare` wrote to `folder`; None if it is missing, damaged or outdated.
-
-    A text is outdated if its stored fingerprint is not `fingerprint`.
-    """
+    """Load the text that `_prepare` wrote; None if it is missing, damaged or outdated."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         path = folder / record["file"]
@@ -242,11 +218,7 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
 
 @contextmanager
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
-    """Show a progress bar in a terminal or notebook during a `with` block.
-
-    Yield a function that advances the bar by a number of bytes. `size` is the total number of
-    bytes, if it is known.
-    """
+    """Yield a function that advances a progress bar of `size` bytes by a number of bytes."""
     from tqdm.auto import tqdm
 
     with tqdm(
@@ -254,7 +226,7 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
         total=size,
         leave=False,
         disable=sys.stderr is None or (False if "ipykernel" in sys.modules else None),
-        delay=BAR_DELAY_S,
+        delay=1,  # seconds
         unit="B",
         unit_scale=True,
         dynamic_ncols=True,
@@ -263,5 +235,4 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
 
 
 def _changed(source: Source) -> TextError:
-    """Return the error for a text that changes while it is read."""
     return TextError(f"{source.name}: changed while it was being read; start again")

@@ -9,7 +9,7 @@ BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on
 
 
 def visible(text: str) -> str:
-    r"""Return `text` with all characters escaped that are not safe to print.
+    r"""Return `text` with the characters escaped that are not safe to print.
 
     These are control characters, such as ESC, which becomes `\x1b`, and characters that change the
     direction of writing. Line ends and tabs are kept.
@@ -26,11 +26,7 @@ def _visible(c: str) -> str:
 
 
 def symbol(c: str) -> str:
-    r"""Return a visible form of one character, such as `↵` for a line end or `\x1b` for ESC.
-
-    A combining accent is placed on a dotted circle. Visible characters, and names of bytes such as
-    `\xe3`, do not change.
-    """
+    r"""Return a visible form of a character, such as `↵` for a line end or `\x1b` for ESC."""
     if len(c) > 1:
         return c
     category = unicodedata.category(c)[0]
@@ -63,7 +59,7 @@ def shaded(text: str, value: float) -> str:
     """Return `text` with ANSI codes that show the size and the sign of `value`, from -1 to 1.
 
     Positive values are blue, negative ones red. With increasing size, the text is dim, coloured,
-    bold, or white on a coloured background. NaN is shown like 1.
+    bold, or white on a coloured background.
     """
     colour, size = RED if value < 0 else BLUE, abs(value)
     if size < 1 / 6:

@@ -14,18 +14,13 @@ MAX_LISTED_NAMES = 3  # largest number of file or record names in a notice
 class Document:
     """A unit of a text: a file, a file in an archive, or a record of a table.
 
-    Attributes:
-        name: the name of the document in messages.
-        chunks: returns an iterator over the content, in chunks of bounded size. Each chunk is whole
-            characters in UTF-8, without a byte-order mark. Read the chunks before requesting the
-            next document, because archives are read in one pass.
-        raw: whether the document is binary. If so, its chunks are any bytes, and must not be
-            normalised.
+    `chunks` returns the content in chunks of whole characters in UTF-8, without a byte-order mark.
+    Read the chunks before requesting the next document, because archives are read in one pass.
     """
 
-    name: str
+    name: str  # in messages
     chunks: Callable[[], Iterator[bytes]]
-    raw: bool = False
+    raw: bool = False  # whether its chunks are any bytes, which must not be normalised
 
 
 @dataclass(frozen=True)
@@ -60,10 +55,7 @@ class Notices:
 
 
 def describe_skipped(skipped: Iterable[Skipped]) -> str:
-    """Describe skipped files by reason, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`.
-
-    If nothing was skipped, return an empty string.
-    """
+    """Describe skipped files, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`."""
     by_reason = dict[str, list[str]]()
     for each in skipped:
         by_reason.setdefault(each.reason, []).append(each.name)
@@ -74,28 +66,15 @@ def describe_skipped(skipped: Iterable[Skipped]) -> str:
     return f"; skipped {', '.join(groups)}" if by_reason else ""
 
 
-def joined_name(names: Sequence[str]) -> str:
-    """Return one name for several texts, such as `a.txt and 2 more`."""
-    return listed(names, 1)
-
-
 @dataclass(frozen=True)
 class Source:
-    """A text that can be read more than once.
+    """A text that can be read more than once."""
 
-    Attributes:
-        name: the name that the user typed.
-        parts: returns an iterator over the documents and skipped files, always in the same order.
-        files: the files on disk that contain the text.
-        notices: returns the lines to log after all documents have been read.
-        standard_input: the file with the text from standard input; None if there is no such text.
-    """
-
-    name: str
-    parts: Callable[[], Iterator[Document | Skipped]]
-    files: tuple[Path, ...] = ()
-    notices: Callable[[], Sequence[str]] = tuple
-    standard_input: Path | None = None
+    name: str  # as the user typed it
+    parts: Callable[[], Iterator[Document | Skipped]]  # returns all, always in the same order
+    files: tuple[Path, ...] = ()  # files on disk that contain the text
+    notices: Callable[[], Sequence[str]] = tuple  # returns the lines to log after all was read
+    standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents in order, without the skipped files."""
@@ -103,5 +82,5 @@ class Source:
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The files and records that are skipped, found by reading all archives and tables once."""
+        """The files and records that are skipped. All archives and tables are read once."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

@@ -19,10 +19,7 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
     Files are sorted by path. Hidden files are ignored, and links are followed. A file or folder
     that was already found by another path is skipped, so that a loop of links ends. The folders of
-    runs are skipped, because training changes them. Skipped paths are yielded as `Skipped`.
-
-    Raises:
-        TextError: a folder or file cannot be read.
+    runs are skipped, because training changes them.
     """
     seen = set[tuple[int, int]]()
     pending, depth = [start], len(start.parts)

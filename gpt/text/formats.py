@@ -28,10 +28,7 @@ BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
 
 
 def binary_format(head: bytes, name: str) -> str | None:
-    """Return the format of a file that is not plain text; None if no known format matches.
-
-    `head` contains the first bytes of the file `name`.
-    """
+    """Return the known format of the file `name` that begins with `head`; None for plain text."""
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()

@@ -49,11 +49,7 @@ EXCLUDED_FOLDERS = {  # folders that python-source omits: other projects, tests,
 
 
 def open_named(name: str) -> Source:
-    """Open the built-in text `name`, one of NAMED.
-
-    Raises:
-        TextError: the text cannot be downloaded, or this Python was installed without it.
-    """
+    """Open the built-in text `name`, one of NAMED."""
     if name == "python-docs":
         try:
             module = importlib.import_module("pydoc_data.topics")
@@ -76,7 +72,6 @@ def open_named(name: str) -> Source:
 
 
 def _is_included(path: Path) -> bool:
-    """Return whether the text `python-source` includes this file of the standard library."""
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
     return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
 
@@ -86,11 +81,7 @@ def _document(name: str, path: Path) -> Document:
 
 
 def locate(download: Download) -> Path:
-    """Return the path of a file, which is downloaded if it is neither in `data/` nor in the cache.
-
-    Raises:
-        TextError: the file has another SHA-256 than expected, or it cannot be downloaded.
-    """
+    """Return the path of a file in `data/` or in the cache, where it is downloaded if missing."""
     beside = Path("data") / f"{download.name}.txt"
     cached = cache_dir() / f"{download.name}.txt"
     for path in (beside, cached):

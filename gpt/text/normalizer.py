@@ -27,14 +27,11 @@ class Normalizer:
     """Normalises texts of any size, in chunks of strict UTF-8.
 
     For speed, chunks are decoded only if `data.normalize` or `data.lowercase` is set.
-
-    Attributes:
-        line_ends: the number of CRLF and CR line ends that were changed to LF.
     """
 
     def __init__(self, data: DataConfig) -> None:
         self.data = data
-        self.line_ends = 0
+        self.line_ends = 0  # number of CRLF and CR line ends that were changed to LF
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Normalise the chunks of one text; yield non-empty chunks of whole characters."""

@@ -27,8 +27,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 class Prefetch(Generic[T]):
     """Draws the batch of the next step in a thread while the model computes the current step.
 
-    Training then does not wait for a slow disk. If a step does not follow the previous one, as
-    after a return to an earlier checkpoint, its batch is drawn when it is requested.
+    Training then does not wait for a slow disk. Steps can be requested in any order.
     """
 
     def __init__(self, draw: Callable[[int], T], steps: int) -> None:

@@ -20,13 +20,7 @@ from gpt.text.display import symbol
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
 from gpt.text.prefetch import ahead
-from gpt.text.splits import (
-    divided,
-    document_lengths,
-    held_out,
-    separator_bytes,
-    train_characters,
-)
+from gpt.text.splits import divided, document_lengths, held_out, separator_bytes, train_characters
 from gpt.text.utf8 import byte_offset, character_count
 from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
 
@@ -40,18 +34,13 @@ Progress = Callable[[int], object]
 class Part:
     """The documents of a source that form the train split, the val split or the whole text.
 
-    Attributes:
-        source: the documents.
-        data: the settings by which documents are normalised and joined.
-        chosen: for each document of `source`, whether it is in this part. `data.documents` defines
-            what a document is. If `chosen` is None, all documents are in this part.
-        line_ends: the number of line ends changed to LF, set after all chunks have been read.
+    `data.documents` defines what a document is.
     """
 
     source: Source
-    data: DataConfig
-    chosen: NDArray[np.bool_] | None = None
-    line_ends: int = 0
+    data: DataConfig  # how documents are normalised and joined
+    chosen: NDArray[np.bool_] | None = None  # which documents are in this part; None for all
+    line_ends: int = 0  # number of line ends changed to LF, set after all chunks have been read
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the documents of this part, normalised and joined, in chunks of UTF-8."""
@@ -60,22 +49,14 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents of this part of the text, with separators between them.
-
-        Documents that are lines get no separators, because each includes its line end.
-        """
-        separator, documents = separator_bytes(self.data), self.data.documents
-        index, is_first = 0, True
+        """Yield the documents of this part, with separators between them unless they are lines."""
+        separator, index, is_first = separator_bytes(self.data), 0, True
+        documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
             between, begins = b"" if is_first else separator, True
             chunks = file.chunks() if file.raw else normalizer(file.chunks())
-            if self.chosen is None:
-                yield between
-                yield from chunks
-                is_first = False
-                continue
             for fragment, ends in divided(chunks, documents, separator):
-                if self.chosen[index]:
+                if self.chosen is None or self.chosen[index]:
                     if begins:
                         yield between
                     yield fragment
@@ -119,13 +100,7 @@ class Task:
         return _hash([places, self._settings()])[:32]
 
     def fingerprint(self) -> str:
-        """Return a hash that changes if the text's files or the settings change.
-
-        For large files, modification times are hashed instead of contents.
-
-        Raises:
-            TextError: the text cannot be read.
-        """
+        """Return a hash that changes if the text's files or the settings change."""
         try:
             files = [quick_sha256(source.files) for source in self.sources]
         except OSError as error:
@@ -133,14 +108,7 @@ class Task:
         return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
-        """Return the parts of the text that are prepared separately.
-
-        If val is the end of the text, return one part, the whole text. Otherwise return the train
-        part and the val part, in this order.
-
-        Raises:
-            TextError: `data.split` is `documents`, and the text has fewer than two documents.
-        """
+        """Return the whole text if val is its end, or the train part and the val part."""
         data = self.data
         if data.split == "tail":
             return [Part(source, data) for source in self.sources]
@@ -177,9 +145,7 @@ def count(
     Raises:
         TextError: `vocabulary` has no id for some characters, and `extends` is False.
     """
-    data = parts[0].data
-    counts, size = CharacterCounts(), 0
-    ends = []
+    data, counts, size, ends = parts[0].data, CharacterCounts(), 0, []
     for part in parts:
         for chunk in ahead(part.chunks()):
             counts.add(chunk)
@@ -199,14 +165,7 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return the given `vocabulary`, adapted to a text with the character counts `counts`.
-
-    All characters of the text that are not in `vocabulary` share its unknown id. Their number
-    becomes the attribute `unknown` of the result. `name` is the name of the text in messages.
-
-    Raises:
-        TextError: some characters are not in `vocabulary`, and it has no unknown id.
-    """
+    """Return `vocabulary` with the number of the text's characters that share its unknown id."""
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
         return vocabulary
@@ -225,15 +184,14 @@ def write(
 ) -> dict[str, str | int]:
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
-    `parts` is the whole text, or the documents of train and those of val. `counts` is the result of
-    the first pass, `count`. `progress` is called with the number of bytes of each chunk.
+    Args:
+        parts: the argument of `count`.
+        counts: the result of `count`.
+        file: where to write.
+        progress: called with the number of bytes of each chunk.
 
     Returns:
-        sha256: the hash of the text in UTF-8. If there are two parts, the hash also covers
-            `train_ids`, because an equal text can be split at another place.
-        train_ids: the number of ids before the val split.
-        val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size in UTF-8 of the first character of val, which is not scored.
+        The fields `sha256`, `train_ids`, `val_bytes` and `val_first_bytes` of `Corpus`.
 
     Raises:
         KeyError, ValueError: the text has changed since it was counted.

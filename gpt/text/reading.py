@@ -21,17 +21,11 @@ TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A file on disk or in an archive.
+    """A file on disk or in an archive."""
 
-    Attributes:
-        name: the name of the file in messages.
-        open: returns a binary stream of the content, or of the content after `start`.
-        start: the first bytes of a file in a .tar, which can be read only once; otherwise None.
-    """
-
-    name: str
-    open: Callable[[], IO[bytes]]
-    start: bytes | None = None
+    name: str  # in messages
+    open: Callable[[], IO[bytes]]  # returns a stream of the content, or of that after `start`
+    start: bytes | None = None  # first bytes of a file in a .tar, which can be read only once
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the content in blocks of at most CHUNK_BYTES. Raise TextError if it is damaged."""

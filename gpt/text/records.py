@@ -1,17 +1,23 @@
-"""Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file."""
+"""Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file.
+
+The setting `data.column` selects the texts in a record, or in a row of a table. It is the name of a
+column, several names separated by commas, or a path into nested objects (`post.text`). In a list,
+the path is followed in each element (`messages.content`). The selected values of a record are
+joined by line ends; numbers become text, and nulls are skipped. If the whole setting is the name of
+a column, it is not split at its commas and dots.
+"""
 
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError
-from gpt.text.columns import BadRecord, check_columns, list_columns, split_column, texts_of
+from gpt.errors import TextError, listed
 from gpt.text.documents import Document, Skipped
 from gpt.text.reading import CHUNK_BYTES, naming_errors
 
@@ -20,6 +26,11 @@ PARQUET = ".parquet"
 TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # suffixes of tables, for messages
 DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
 BATCH_ROWS = 64  # number of Parquet rows to decode at a time
+
+
+class BadRecord(Exception):
+    """A record cannot be read. `args[0]` is the reason, `args[1:]` are details."""
+
 
 Record = tuple[int, Any]
 """The number of a record in its file, and its value (a BadRecord if it cannot be read)."""
@@ -50,12 +61,7 @@ def read_records(
 
 
 def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
-    """Yield a document for each row of a Parquet file. BATCH_ROWS rows are decoded at a time.
-
-    Raises:
-        TextError: the file is damaged, lacks the column, or has a bad row that is not to be
-            skipped.
-    """
+    """Yield a document for each row of a Parquet file. For exceptions see `read_records`."""
     name, column = str(path), data.column
     with naming_errors(name):
         import pyarrow.parquet
@@ -65,11 +71,11 @@ def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
             if column is None:
                 raise TextError(
                     f"{name}: name the column to read by --set data.column=COLUMN; there are "
-                    f"{list_columns(names)}"
+                    f"{_list_columns(names)}"
                 )
-            keys = split_column(column, names)
+            keys = _split_column(column, names)
             wanted = [key if key in names else key.partition(".")[0] for key in keys]
-            check_columns(name, column, wanted, names)
+            _check_columns(name, column, wanted, names)
             batches = file.iter_batches(BATCH_ROWS, columns=[*dict.fromkeys(wanted)])
             rows = chain.from_iterable(batch.to_pylist() for batch in batches)
             yield from _documents(enumerate(rows, start=1), name, data)
@@ -87,7 +93,7 @@ def _documents(
         try:
             if isinstance(record, BadRecord):
                 raise record
-            texts = texts_of(record, data.column or "")
+            texts = _texts_of(record, data.column or "")
             content = "\n".join(texts).encode()
         except (BadRecord, RecursionError, UnicodeEncodeError) as error:
             bad = error if isinstance(error, BadRecord) else BadRecord("too deep or not Unicode")
@@ -117,7 +123,7 @@ _BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
 def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """Yield the line number, from 1, and the JSON value of each line that is not blank."""
+    """Yield the line number, from 1, and the value of each line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -127,13 +133,7 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield, for each element of a JSON array, its number (from 1) and its value.
-
-    `text` can also be a sequence of JSON values without the brackets of an array.
-
-    Raises:
-        TextError: `text` is not JSON.
-    """
+    """Yield the number, from 1, and the value of each element of an array or a sequence."""
     at, end = (1, "]") if text.startswith("[") else (0, "")
     for number in count(1):
         at = _BETWEEN_VALUES.match(text, at).end()  # type: ignore[union-attr]
@@ -147,10 +147,10 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield, for each row of a .csv or .tsv file, its number and its values by column name.
+    """Yield, for each row of a .csv or .tsv file, its number and the values of the columns wanted.
 
-    Only the columns in `column` are included. Row 1, with the names of all columns, is not yielded.
-    In a .tsv file, quotation marks have no special meaning.
+    Row 1, with the names of all columns, is not yielded. In a .tsv file, quotation marks have no
+    special meaning.
     """
     first = next(lines, "")
     with naming_errors(name):
@@ -161,8 +161,8 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
             strict=True,
         )
         columns = next(rows, [])
-    wanted = split_column(column, columns)
-    check_columns(name, column, wanted, columns)
+    wanted = _split_column(column, columns)
+    _check_columns(name, column, wanted, columns)
     for number in count(2):
         try:
             row = next(rows, None)
@@ -179,11 +179,68 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 
 
 def _find_delimiter(line: str, column: str) -> str:
-    """Return the delimiter of a .csv file whose first line is `line`.
+    """Return the delimiter that splits the first line into names that include those in `column`.
 
-    The delimiter has to split `line` into names that include every column in `column`. If none of
-    DELIMITERS does, return the one that gives the most names.
+    If none of DELIMITERS does, return the one that gives the most names.
     """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
-    fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})
+    fitting = (d for d, names in columns.items() if {*_split_column(column, names)} <= {*names})
     return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
+
+
+def _texts_of(record: Any, column: str) -> list[str]:
+    """Return the texts that `column` selects from `record`; raise BadRecord if it has none."""
+    if not isinstance(record, dict):
+        raise BadRecord("not a JSON object", f"{record!r:.40}")
+    texts = []
+    for key in _split_column(column, record):
+        if (values := _values(record, key)) is None:
+            keys = _list_columns(record)
+            raise BadRecord("without data.column", f"expected {column}, got {keys}")
+        for value in values:
+            if isinstance(value, dict | tuple | bytes):
+                raise BadRecord("without text in data.column", f"{value!r:.40}")
+            texts.append(str(value).lower() if isinstance(value, bool) else str(value))
+    return texts
+
+
+def _values(value: Any, key: str) -> list[Any] | None:
+    """Return the values at the path `key`, such as `a.b`; None if `value` has no such path.
+
+    Nulls are skipped. From a list, return the values of all elements that have the path. If the
+    list has elements, but none of them has the path, return None.
+    """
+    if value is None:
+        return []
+    if isinstance(value, list):
+        found = [inner for each in value if (inner := _values(each, key)) is not None]
+        return [*chain.from_iterable(found)] if found or not value else None
+    if not key:
+        return [value]
+    if not isinstance(value, dict):
+        return None
+    if key in value:
+        return _values(value[key], "")
+    first, _, rest = key.partition(".")
+    return _values(value[first], rest) if first in value else None
+
+
+def _split_column(column: str, names: Iterable[str]) -> list[str]:
+    """Split the setting `column` at its commas, unless all of it is one of the column `names`."""
+    return [column] if column in names else [key.strip() for key in column.split(",")]
+
+
+def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
+    """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
+
+    The message quotes the name of the file, and `column`, the setting `data.column`.
+    """
+    if any(names.count(each) != 1 for each in wanted):
+        raise TextError(
+            f"{name}: expected one column {column} (data.column), got {_list_columns(names)}"
+        )
+
+
+def _list_columns(names: Iterable[str]) -> str:
+    """Join the names of columns for a message, as in `a, b`. Without names, return `none`."""
+    return listed([*names], 20) or "none"

@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError, counted
+from gpt.errors import TextError, counted, listed
 from gpt.text.archives import ARCHIVES, members
 from gpt.text.decoding import encoding_of, fits_utf8, is_wide, utf8_chunks
-from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped, joined_name
+from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
 from gpt.text.folders import find_files, is_excluded, is_included
 from gpt.text.formats import CONVERT, binary_format
 from gpt.text.named import NAMED, open_named
@@ -49,7 +49,7 @@ def open_source(
     if len(opened) == 1:
         return opened[0]
     return Source(
-        joined_name(names),
+        listed(names, 1),
         lambda: chain.from_iterable(each.parts() for each in opened),
         tuple(chain.from_iterable(each.files for each in opened)),
         lambda: [*chain.from_iterable(each.notices() for each in opened)],
@@ -95,7 +95,6 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool
 
 
 def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
-    """Open files that were found in a folder or by a glob, and skip those that are not text."""
     # data.include has selected these files. In archives among them, only exclusions apply.
     excluding = tuple(glob for glob in data.include if glob.startswith("!"))
     files = _TextFiles(name, data.model_copy(update={"include": excluding}), among_others=True)
@@ -114,15 +113,10 @@ def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) ->
 
 
 class _TextFiles:
-    """Files that are read as one text, and notices about how they were read.
-
-    Attributes:
-        paths: the files that are read.
-        skipped: the files that are not read.
-    """
+    """Files that are read as one text, and notices about how they were read."""
 
     def __init__(self, name: str, data: DataConfig, *, among_others: bool) -> None:
-        """Prepare to read the files of the text `name` with the settings `data`.
+        """Prepare to read the text `name`.
 
         `among_others` means that the text has several files, whose encodings may differ. Each file
         that is valid UTF-8 is then read as UTF-8, whatever `data.encoding` is.
@@ -137,10 +131,7 @@ class _TextFiles:
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
-        """Add a file, or skip it if it is not text.
-
-        If the user named this file itself (`named`), raise TextError instead of skipping it.
-        """
+        """Add a file. If it is not text, skip it, or raise TextError if the user `named` it."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"
         if kind in ARCHIVES:
@@ -170,7 +161,6 @@ class _TextFiles:
             self._notices.add(self._name, f"{counted(count, 'document')}{skips}")
 
     def _read(self, path: Path) -> Iterator[Document | Skipped]:
-        """Yield the documents of the file `path`, which may be an archive or a table."""
         kind, _ = split_suffixes(path.name)
         if kind in ARCHIVES:
             for name, entry in members(path, kind):
@@ -184,7 +174,6 @@ class _TextFiles:
             yield from self._read_entry(file_entry(path))
 
     def _read_member(self, entry: Entry) -> Iterator[Document | Skipped]:
-        """Yield the documents of a file in an archive, or skip the file."""
         kind, compressed = split_suffixes(entry.name)
         if kind in (*ARCHIVES, PARQUET) or compressed:
             yield Skipped(entry.name, "archive, compressed file or Parquet in an archive")

@@ -26,10 +26,10 @@ def separator_bytes(data: DataConfig) -> bytes:
 def divided(
     chunks: Iterable[bytes], documents: str, separator: bytes
 ) -> Iterator[tuple[bytes, bool]]:
-    """Divide a file or record into documents.
+    """Divide the chunks of a file or record into documents.
 
     Args:
-        chunks: the content in UTF-8, in chunks of whole characters.
+        chunks: whole characters in UTF-8.
         documents: the setting `data.documents`. With `files`, all is one document. With `lines`,
             each line is a document, including its line end. With `separator`, each text between
             two separators is a document.
@@ -72,15 +72,12 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 
 
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose random documents for val that have about `fraction` of all characters.
+    """Return which documents to hold out for val: random ones, at least one.
 
     Args:
         lengths: the number of characters of each document.
-        fraction: the wanted fraction of the characters.
+        fraction: the wanted fraction of all characters.
         seed: the seed of the choice.
-
-    Returns:
-        A boolean array, True for each document in val. At least one document is chosen.
     """
     wanted, held = fraction * sum(lengths), 0
     chosen = np.zeros(len(lengths), bool)

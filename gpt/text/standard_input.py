@@ -25,11 +25,7 @@ _EXAMPLE = "pipe one in, such as: gpt train - < my.txt"
 
 
 def reads_standard_input(data: DataConfig) -> bool:
-    """Return whether the text or the val text includes standard input.
-
-    Raises:
-        TextError: both include standard input, which can be read only once.
-    """
+    """Return whether the text or val text is standard input; raise TextError if both are."""
     texts = (data.source, data.val_source or ())
     uses = [STDIN in ([names] if isinstance(names, str) else names) for names in texts]
     if all(uses):
@@ -38,24 +34,13 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the path of a file with the text from standard input.
-
-    Args:
-        folder: the folder of a run or sweep. If it contains a copy of standard input, return its
-            path. Otherwise copy standard input to the cache, only once in each process.
-
-    Raises:
-        TextError: nothing is piped in, or the cache cannot be written.
-    """
+    """Return the copy of standard input in `folder`, of a run or sweep, or copy it to the cache."""
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text`, the text from standard input, to the folder of a run or sweep.
-
-    Return the path of the copy, or None if `text` is None. An existing copy is kept.
-    """
+    """Copy the file `text` to the folder of a run or sweep, unless it has a copy; return that."""
     if text is None:
         return None
     stored = folder / STORED_INPUT
@@ -67,7 +52,6 @@ def store_standard_input(text: Path | None, folder: Path) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _read(stdin: TextIO | None) -> Path:
-    """Copy `stdin` to a file in the cache; return its path. Later calls return the same path."""
     stream: BinaryIO | None = getattr(stdin, "buffer", None)
     if stdin is None or stream is None or stdin.isatty():
         got = "a terminal" if stream is not None else "none"

@@ -21,16 +21,12 @@ Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 class Vocabulary:
     """Maps characters, or the bytes of their UTF-8, to ids 0..V-1 and back.
 
-    Args:
-        characters: the distinct characters, sorted. The id of a character is its index.
-        unknown: the number of rare characters that share the unknown id. The unknown id is the last
-            id, and is never sampled. If `unknown` is 0, there is no unknown id.
-        is_bytes: whether the ids are the 256 byte values. `characters` is then empty.
+    Rare characters can share the last id, the unknown id, which is never sampled.
     """
 
-    characters: str
-    unknown: int = 0
-    is_bytes: bool = False
+    characters: str  # distinct and sorted; the id of a character is its index
+    unknown: int = 0  # number of rare characters that share the unknown id; 0 if there is none
+    is_bytes: bool = False  # whether the ids are the 256 byte values; `characters` is then empty
 
     @classmethod
     def of(cls, text: str) -> "Vocabulary":
@@ -63,11 +59,7 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Return one id for each character of `text`, or one for each byte if ids are bytes.
-
-        Raises:
-            KeyError: a character has no id.
-        """
+        """Return the id of each character, or byte, of `text`; raise KeyError if one has none."""
         if self.is_bytes:
             if outside := self.outside(text):
                 raise KeyError(outside[0])
@@ -78,11 +70,7 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Return the ids of a text in UTF-8. If ids are bytes, `chunk` may be any bytes.
-
-        Raises:
-            KeyError: a character has no id.
-        """
+        """Return the ids of a text in UTF-8, or of any bytes if ids are bytes, as `encode` does."""
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -93,15 +81,24 @@ class Vocabulary:
         chosen = code_points("".join(self.names))[places]
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
+    def utf8(self, ids: Ids) -> bytes:
+        """Return the UTF-8 of `ids`, with U+FFFD for the unknown id."""
+        return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
+
+    def begins(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return whether each id is the first of its character: always, unless ids are bytes."""
+        if not self.is_bytes:
+            return np.ones(len(ids), bool)
+        return np.asarray((ids & 0xC0) != 0x80)  # in UTF-8, other bytes have the leading bits 10
+
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """Return the name of each id, from `names`."""
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id of their own.
+        """Return the distinct characters of `text` that have no id of their own, in order.
 
-        The characters are in the order of their first occurrence. If ids are bytes, only lone
-        surrogates have no id, because UTF-8 cannot encode them.
+        If ids are bytes, only lone surrogates have no id, because UTF-8 cannot encode them.
         """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
@@ -151,11 +148,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of each code point, in an array of shape (CODE_POINTS,).
-
-        Code points outside the vocabulary are mapped to the unknown id or, if there is none, to the
-        vocabulary size, which is not an id.
-        """
+        """The id of each code point, (CODE_POINTS,); V, which is no id, if it has none."""
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
@@ -171,16 +164,11 @@ def code_points(text: str) -> NDArray[np.uint32]:
 
 
 class CharacterCounts:
-    """Counts the characters in chunks of UTF-8.
-
-    Attributes:
-        total: the number of characters.
-        counts: the count of each code point, (CODE_POINTS,).
-    """
+    """Counts the characters in chunks of UTF-8."""
 
     def __init__(self) -> None:
-        self.total = 0
-        self.counts = np.zeros(CODE_POINTS, np.int64)
+        self.total = 0  # number of characters
+        self.counts = np.zeros(CODE_POINTS, np.int64)  # of each code point
 
     def add(self, chunk: bytes) -> None:
         """Add the characters of `chunk` to the counts."""
@@ -191,8 +179,8 @@ class CharacterCounts:
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
         """Return a vocabulary of the counted characters, with at most `limit` ids.
 
-        If there are more characters than `limit`, the rarest ones share the last id. If characters
-        are equally frequent, those with larger code points count as rarer.
+        If there are more characters, the rarest share the last id. Of equally frequent characters,
+        those with larger code points count as rarer.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
