@@ -1,6 +1,6 @@
 """Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Shapes use W ids of a window, B texts, E experts, V distinct ids and F features. A feature is
+Shapes use W ids of a window, E experts, V distinct ids and F features. A feature is
 log(1 + x), where x is how many ids were counted after a context; the last one uses the length of
 the text. N is the number of ids in the longest context of the n-gram table.
 """
@@ -32,7 +32,7 @@ class Experts:
         long_contexts: finds where the last 2 N or 4 N ids occur in the train split; None if N is 0
             or the vocabulary has `MANY_IDS` ids or more.
         window_order: n. The contexts counted in the window are the last 1 to n, 2 n and 4 n ids,
-            the current word, and the character above (`WordAndLineCounts`). With `MANY_IDS` ids
+            the current word, and the character above (`Characters.keys`). With `MANY_IDS` ids
             or more, only the last 1 to n ids are used. If n is 0, the window is not counted.
         characters: which ids form words and lines.
     """

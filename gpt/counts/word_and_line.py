@@ -41,42 +41,20 @@ class Characters:
         """Return the keys (2, W) of both contexts, the word first, after each of `ids` (W,)."""
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
-        starts = self.word_starts(ids)
+        in_word = self.in_word[ids]  # an id that is not part of a word counts as a word of one id
+        begins = ~(in_word & np.concatenate([[False], in_word[:-1]]))
+        starts = np.maximum.accumulate(np.where(begins, places, 0))
         powers = np.cumprod(np.full(len(ids), P)) * np.uint64(INVERSE)
         back = np.cumprod(np.full(len(ids), np.uint64(INVERSE))) * P
         sums = np.cumsum((ids + 1).astype(np.uint64) * powers)
         words = (sums - np.concatenate([[np.uint64(0)], sums])[starts]) * back[starts]
-        # 2. the character above the next one, and the last two ids
-        lines = self.line_starts(ids)
+        # 2. the character above the next one, whose line begins at `lines`; and the last two ids
+        lines = np.maximum.accumulate(np.where(ids == self.newline, places + 1, 0))
         above_lines = np.where(lines > 1, lines[np.maximum(lines - 2, 0)], lines - 1)  # or MISSING
         above = above_lines + places + 1 - lines
         exists = (above_lines != MISSING) & (above < lines)
         above_ids = np.where(exists, ids[np.where(exists, above, 0)], MISSING)
         before = np.concatenate([[MISSING], ids[:-1]])
-        return np.stack([words, self.above_key(above_ids, before, ids)])
-
-    def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index at which the word of each id begins, (W,)."""
-        in_word = self.in_word[ids]
-        begins = ~(in_word & np.concatenate([[False], in_word[:-1]]))
-        starts: NDArray[np.int64] = np.maximum.accumulate(np.where(begins, np.arange(len(ids)), 0))
-        return starts
-
-    def line_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index at which the line of the id after each of `ids` begins, (W,)."""
-        after = np.where(ids == self.newline, np.arange(1, len(ids) + 1), 0)
-        starts: NDArray[np.int64] = np.maximum.accumulate(after)
-        return starts
-
-    def above_key(
-        self, above: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
-    ) -> Keys64:
-        """Return the keys of contexts of three ids, any of which may be MISSING.
-
-        Args:
-            above: an id of the line above, in the column of the id to predict.
-            before: the last id but one of the text.
-            last: the last id of the text.
-        """
         base = len(self.in_word) + 1
-        return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)
+        lines_above = ((above_ids + 1) * base + before + 1) * base + ids + 1
+        return np.stack([words, lines_above.astype(np.uint64)])
