@@ -1,8 +1,8 @@
 """Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Shapes use W ids of a window, E experts, V distinct ids and F features. A feature is
-log(1 + x), where x is how many ids were counted after a context; the last one uses the length of
-the text. N is the number of ids in the longest context of the n-gram table.
+Shapes use W ids of a window, E experts, V distinct ids and F features. A feature is log(1 + x),
+where x is how many ids were counted after a context; the last one uses the length of the text. N is
+the number of ids in the longest context of the n-gram table.
 """
 
 from collections.abc import Iterator

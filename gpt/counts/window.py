@@ -87,9 +87,8 @@ class CountsSoFar:
         entries = slice(self._starts[start], self._starts[start + M])
         rows = np.repeat(np.arange(M), distinct)
         discounted = self._counts[entries] - np.float32(DISCOUNT)
-        p.reshape(-1)[rows * V + self._ids[entries]] += (
-            discounted / divisor.astype(np.float32)[rows]
-        )
+        cells = rows * V + self._ids[entries]
+        p.reshape(-1)[cells] += discounted / divisor.astype(np.float32)[rows]
         return p
 
 

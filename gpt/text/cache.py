@@ -19,11 +19,6 @@ def cache_dir() -> Path:
     return platformdirs.user_cache_path("gpt", appauthor=False)
 
 
-def corpora_dir() -> Path:
-    """Return the folder of encoded texts. Each text, with its settings, has its own subfolder."""
-    return cache_dir() / "corpora"
-
-
 def clear() -> int:
     """Empty the cache; return the number of bytes freed.
 
@@ -32,7 +27,7 @@ def clear() -> int:
     from filelock import FileLock, Timeout  # the import takes 0.1 s; not all commands need it
 
     freed = remove_unused_inputs() + sum(map(_remove, cache_dir().glob("*.txt")))
-    for folder in corpora_dir().glob("*"):
+    for folder in (cache_dir() / "corpora").glob("*"):
         with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
             freed += sum(_remove(path) for path in folder.iterdir() if path.name != LOCK)
     return freed

@@ -20,7 +20,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError, counted
 from gpt.files import write_atomically
 from gpt.status import phase
-from gpt.text.cache import LOCK, corpora_dir, quick_sha256
+from gpt.text.cache import LOCK, cache_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
@@ -131,7 +131,7 @@ def load_corpus(
     from filelock import FileLock  # the import takes 0.1 s; not all commands need it
 
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
-    folder = corpora_dir() / task.key()
+    folder = cache_dir() / "corpora" / task.key()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # the system releases the lock if this process dies

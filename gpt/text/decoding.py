@@ -88,7 +88,7 @@ def utf8_chunks(
             offset += before + len(block) - pending
     except UnicodeDecodeError as error:
         content, start = error.object, error.start
-        guess = _better_encoding(_sample(content, start), encoding)
+        guess = _better_encoding(content, start, encoding)
         likely = f"it is probably {guess}: --set data.encoding={guess}, or " if guess else ""
         raise TextError(
             f"{name}: byte 0x{content[start]:02x} at offset {offset + start} is not {encoding}; "
@@ -104,17 +104,12 @@ def utf8_chunks(
         notices.add(name, what, replaced)
 
 
-def _sample(content: bytes, start: int) -> bytes:
-    """Return up to ENCODING_SAMPLE_BYTES bytes around index `start`, in whole lines if possible."""
+def _better_encoding(content: bytes, start: int, encoding: str) -> str | None:
+    """Return an encoding that fits the bytes around index `start` better; None if none does."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
     if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
         sample = sample.rpartition(b"\n")[0] or sample
-    return sample
-
-
-def _better_encoding(sample: bytes, encoding: str) -> str | None:
-    """Return an encoding that fits `sample` better than `encoding`; None if none is better."""
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
     if 3 * valid_others > 2 * others:  # most non-ASCII characters are UTF-8

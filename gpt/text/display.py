@@ -14,15 +14,12 @@ def visible(text: str) -> str:
     These are control characters, such as ESC, which becomes `\x1b`, and characters that change the
     direction of writing. Line ends and tabs are kept.
     """
-    return "".join(map(_visible, text))
+    return "".join(escaped(c) if c not in "\n\t" and _is_unsafe(c) else c for c in text)
 
 
-def _visible(c: str) -> str:
-    unsafe = (
-        unicodedata.category(c) in UNSAFE_CATEGORIES
-        or unicodedata.bidirectional(c) in UNSAFE_DIRECTIONS
-    )
-    return escaped(c) if unsafe and c not in "\n\t" else c
+def _is_unsafe(c: str) -> bool:
+    direction = unicodedata.bidirectional(c)
+    return unicodedata.category(c) in UNSAFE_CATEGORIES or direction in UNSAFE_DIRECTIONS
 
 
 def symbol(c: str) -> str:

@@ -102,7 +102,8 @@ class Vocabulary:
         """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
-        return "".join(c for c in dict.fromkeys(text) if c not in self._known)
+        known = {*self.characters}
+        return "".join(c for c in dict.fromkeys(text) if c not in known)
 
     def extended(self, characters: str) -> "Vocabulary":
         """Return a vocabulary with `characters` added. A vocabulary of bytes does not change."""
@@ -141,10 +142,6 @@ class Vocabulary:
                 'characters, and perhaps "unknown": N; or {"bytes": true}'
             ) from None
         return cls(characters, unknown)
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.characters)
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
