@@ -34,7 +34,7 @@ def clear() -> int:
 
 
 def remove_unused_inputs() -> int:
-    """Remove copies of standard input that are a day old, which no run needs; return the bytes."""
+    """Remove copies of standard input that are over a day old; return the bytes freed."""
     texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
     return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)
 
