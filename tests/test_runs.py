@@ -23,7 +23,7 @@ from gpt.files import from_here
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.find import find_run
 from gpt.runs.folder import check_free, make_numbered
-from gpt.runs.format import FILES, CheckpointData, TrainingState
+from gpt.runs.format import FILES, FORMAT, CheckpointData, TrainingState
 from gpt.runs.listing import list_runs
 from gpt.runs.lock import is_running, locked
 from gpt.runs.read import read_checkpoint, read_to_resume
@@ -214,8 +214,8 @@ def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
 def test_a_checkpoint_of_a_later_format_is_refused() -> None:
     write(7)
     path = place(7) / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 5, "new": 1}))
-    with pytest.raises(CheckpointError, match="expected format 4, got 5"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1, "new": 1}))
+    with pytest.raises(CheckpointError, match=f"expected format {FORMAT}, got {FORMAT + 1}"):
         read_checkpoint(RUN)
 
 
