@@ -73,7 +73,7 @@ def parse(text: str, origin: str) -> Any:
 def as_flow(value: Any) -> str:
     r"""Format `value` as ASCII text on one line, which can be typed after `--set`.
 
-    It is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
+    The text is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
     escapes some of them as a pair of `\u` codes, which is not valid in YAML.
     """
     text = json.dumps(value, ensure_ascii=False)

@@ -176,8 +176,8 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    It may if the run is at most MAX_OUTSIDE times as long and large as those of the fit, or if it
-    is compute-optimal. Without this limit, the law would choose small models that see far too many
+    Comparable runs are at most MAX_OUTSIDE times as long and large as those of the fit, or
+    compute-optimal. Without this limit, the law would choose small models that see far too many
     characters. An ensemble is not optimal before each member has seen the whole text: one larger
     model learns more from new text.
     """
@@ -205,8 +205,8 @@ def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`.
 
-    It is larger if the pilot was short, if it has not yet learnt to copy repeated ids, and if the
-    run or the text is outside of the ranges of the fit.
+    The deviation is larger if the pilot was short or has not learnt to copy, and if the run or the
+    text is outside of the ranges of the fit.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the text and the run exceed each range

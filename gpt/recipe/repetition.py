@@ -33,9 +33,9 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 def context_of(corpus: Corpus, T: int) -> int:
     """Return the length of a context, in ids, for a text and windows of `T` ids.
 
-    It is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by chance, but
-    at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the windows, where H
-    is the entropy of an id in nats. n is chosen so that this is at most 1 / CHANCE_WINDOWS.
+    The length is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by
+    chance, but at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the
+    windows, at most 1 / CHANCE_WINDOWS of them, where H is the entropy of an id in nats.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])

@@ -80,8 +80,8 @@ def with_counts(config: Config, shortest_split: int, V: int) -> Config:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters in a step: a power of two, or T if that is larger.
 
-    It grows with the square root of `characters`, the length of the run: in a short run, more steps
-    help more than larger ones (arXiv:1812.06162; scripts/experiments.md).
+    The number grows with the square root of the length of the run: in a short run, more steps help
+    more than larger ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T

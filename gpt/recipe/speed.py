@@ -118,7 +118,7 @@ def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
 def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
-    They are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
+    Operations are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
     product, and 6 T (key size + value size) for each head, as if there were no causal mask.
     """
     both = model.n_head * (model.head_size + model.value_size)

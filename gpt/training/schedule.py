@@ -24,9 +24,9 @@ SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of 
 class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
-    `plans`, which a checkpoint stores as `train.plans`, repeat a run without a clock. They are
-    empty until `replan` is called, unless the config has some. `scale` is a factor of all learning
-    rates, halved by each rollback after a divergence.
+    `plans`, which a checkpoint stores as `train.plans`, repeat a run without a clock; a run without
+    `train.minutes` has none. `scale` is a factor of all learning rates, halved by each rollback
+    after a divergence.
     """
 
     def __init__(self, config: Config) -> None:
@@ -115,8 +115,8 @@ class Schedule:
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of the phase that is done before `step`, from 0 to 1.
 
-        It is 0 up to step `start`, and then grows linearly to 1 at the planned last step. After a
-        new plan, it grows from its current value to 1 at the new end.
+        The fraction is 0 up to step `start`, and then grows linearly to 1 at the planned end. After
+        a new plan, the fraction grows from its current value to 1 at the new end.
         """
         return _done(step, self._phase(step), start)
 

@@ -22,7 +22,7 @@ TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the 
 class Teacher:
     """A trained model whose probabilities are training targets (arXiv:1503.02531, section 2).
 
-    They are not softened by a temperature, because the next character is rarely certain.
+    Probabilities are not softened by a temperature, as the next character is rarely certain.
     """
 
     model: LanguageModel
