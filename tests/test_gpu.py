@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt import cuda_graph
 from gpt.device import select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
@@ -74,6 +75,23 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus, V: int) -> None:
         step = build_step(config, model.to(device), device, SINGLE, corpus.train)
         losses[name] = torch.tensor([step(i)[0] for i in range(5)])
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_recorded_step_computes_what_its_operations_compute(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine steps with dropout and two lengths of windows, of which CUDA graphs replay five."""
+    config = small(
+        device="cuda", model__dropout=0.3, train__steps=11, model__T=12, train__first_window=4,
+        train__precision="fp32", train__compile="off",
+    )  # fmt: skip
+    losses = []
+    for eager_steps in (cuda_graph.EAGER_STEPS, 1000):
+        monkeypatch.setattr(cuda_graph, "EAGER_STEPS", eager_steps)
+        model = GPT(config.model, 31, torch.Generator().manual_seed(1)).cuda()
+        step = build_step(config, model, torch.device("cuda"), SINGLE, corpus.train)
+        losses.append(step.read([step(i) for i in range(11)]))
+    torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-4)
 
 
 def test_counts_mix_with_a_gpus_predictions_as_with_a_cpus(corpus: Corpus) -> None:

@@ -126,6 +126,15 @@ def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
     assert same_weights(Path("again"), Path("r"))
 
 
+def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> None:
+    """Bug: after a slow start on a GPU, train.warmup_steps 14 was refused for a run of 1 step."""
+    config = load_config(timed(0.4), ["train.warmup_steps=997"])
+    outcome = run_on(Machine(even), config, corpus, "r")
+    train_config = load_config("r/config.yaml").train
+    assert 0 < train_config.warmup_steps <= train_config.plans[0][1] < 97
+    assert outcome.step > 0
+
+
 @pytest.mark.parametrize("minutes", [0.4, 2.0])
 def test_the_steps_are_in_proportion_to_the_time(minutes: float, corpus: Corpus) -> None:
     machine = Machine(even)

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from gpt.config.load import load_config
+from gpt.cuda_graph import replayed
 from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import DeviceError, TrainingError
@@ -28,7 +29,7 @@ from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.recipe.speed import measure_paces
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.torch_engine import TorchEngine, replayed
+from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training import linear_cross_entropy

@@ -58,6 +58,7 @@ END_S = 3.0  # seconds after training: pictures, and the command's own sample
 MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training
 SAMPLE_LENGTH = 100  # characters of the sample at each evaluation
+MIN_COMPILED_MINUTES = 5  # in a shorter run, torch.compile takes longer than it saves (H100: 16 s)
 MAX_MEMORY_FRACTION = 0.8  # largest fraction of the free memory for training
 
 
@@ -183,6 +184,8 @@ class Chooser:
             "train.sample_length": SAMPLE_LENGTH,
             "train.eval_every": f"{100 // self.evaluations} %",
         }
+        if self.device.type == "cuda" and self.minutes < MIN_COMPILED_MINUTES:
+            changes["train.compile"] = "off"
         if "train.warmup_steps" in self.kept:
             changes["train.steps"] = max(config.train.steps, self.kept["train.warmup_steps"])
         if self.base.model.exportable:

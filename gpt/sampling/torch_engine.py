@@ -1,22 +1,15 @@
 """Engine for GPUs and other devices that numpy cannot use: the model in torch."""
 
-from collections.abc import Callable
-from threading import Lock
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.counts.mixture import Mixture
+from gpt.cuda_graph import replayed
 from gpt.device import deterministic_kernels
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
-
-EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
-
-# A capture begins by waiting for the device, which fails while another thread captures.
-_capturing = Lock()
 
 
 class TorchEngine:
@@ -64,33 +57,3 @@ class TorchEngine:
     def _forward(self) -> Tensor:
         logits: Tensor = self.model(self.ids, self.cache)
         return logits[:, -1].float()
-
-
-def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that does the same as `step`, and on CUDA replays it as a CUDA graph.
-
-    The first EAGER_STEPS calls run `step` as usual. The next call captures it as a graph. This call
-    and all later ones replay the graph, which starts the many small kernels of `step` at once.
-    `step` must read and write the same tensors at each call.
-    """
-    if device.type != "cuda":
-        return step
-    graph, output, calls = torch.cuda.CUDAGraph(), torch.empty(0), 0
-
-    def run() -> Tensor:
-        nonlocal output, calls
-        calls += 1
-        if calls <= EAGER_STEPS:
-            return step()
-        with torch.cuda.device(device):
-            if calls == EAGER_STEPS + 1:
-                # records the kernels without running them; torch's default stream for this
-                # belongs to the device of the first graph of the process
-                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-                mode = "thread_local"  # by default, CUDA would refuse allocations of other threads
-                with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
-                    output = step()
-            graph.replay()
-        return output
-
-    return run

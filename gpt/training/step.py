@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
+from gpt.cuda_graph import replayed
 from gpt.device import compile_model
 from gpt.distributed.ddp import data_parallel
 from gpt.distributed.ranks import Ranks
@@ -61,6 +62,14 @@ class TrainStep:
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         is_half = self.precision == torch.float16
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=is_half)
+        self.inputs: list[Tensor] = []  # the batch that `replay` reads
+        self.is_recorded = (  # whether a step is one CUDA graph
+            device.type not in ("cpu", "mps")
+            and ranks.size == config.train.accumulation == 1
+            and teacher is None
+            and not self.backward.fused
+            and not self.scaler.is_enabled()
+        )
         self.follow(Schedule(config))
         compiled = compile_model(model, config.train.compile, device, self._rehearse)
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
@@ -111,12 +120,14 @@ class TrainStep:
             self.masks.manual_seed(derive_seed(self.config.seed, purpose, step))
         xs, ys = (t.chunk(self.config.train.accumulation) for t in (x, y))
         try:
-            for i, micro_batch in enumerate(zip(xs, ys, strict=True), start=1):
-                # CUDA copies from pinned memory while it computes
-                pinned = [t.pin_memory() if self.device.type == "cuda" else t for t in micro_batch]
-                x_micro, y_micro = (t.to(self.device, non_blocking=True) for t in pinned)
-                last = synchronise and i == len(xs)
-                loss += self.backward(x_micro, y_micro, scale, last=last)
+            if self.is_recorded:
+                loss += self._replay(x, y)
+            else:
+                for i, micro_batch in enumerate(zip(xs, ys, strict=True), start=1):
+                    pinned = map(self._pinned, micro_batch)
+                    x_micro, y_micro = (t.to(self.device, non_blocking=True) for t in pinned)
+                    last = synchronise and i == len(xs)
+                    loss += self.backward(x_micro, y_micro, scale, last=last)
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise TrainingError(
@@ -127,6 +138,32 @@ class TrainStep:
                 ) from error
             raise
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
+
+    def _replay(self, x: Tensor, y: Tensor) -> Tensor:
+        """Set the gradients of the batch `x`, `y`, on CUDA by replaying a graph; return the loss.
+
+        Each shape of a batch has its own graph. The old one is deleted when the shape changes.
+        """
+        if not self.inputs or self.inputs[0].shape != x.shape:
+            self.inputs = [torch.empty_like(t, device=self.device) for t in (x, y)]
+            self.replay = replayed(self._compute, self.device, self.masks)
+        for static, new in zip(self.inputs, (x, y), strict=True):
+            static.copy_(self._pinned(new), non_blocking=True)
+        loss, gradients = self.replay()
+        for parameter, gradient in zip(self.backward.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    def _compute(self) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the loss of the batch `inputs` and the gradient of each parameter."""
+        self.model.zero_grad(set_to_none=True)
+        x, y = self.inputs
+        loss = self.backward(x, y, torch.ones((), dtype=torch.float32, device=self.device))
+        return loss, [parameter.grad for parameter in self.backward.parameters]
+
+    def _pinned(self, batch: Tensor) -> Tensor:
+        """Return `batch`, for CUDA in pinned memory, from which it copies while it computes."""
+        return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def follow(self, schedule: Schedule) -> None:
         """Use `schedule` from the next step on. Call again if its number of steps changes."""

@@ -144,7 +144,10 @@ class TimeBudget:
         config = self._with_short_evaluations(config)
         self.train = config.train
         steps = self.first_end(Schedule(config), 0)
-        return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
+        settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
+        if steps < config.train.warmup_steps:
+            settings.append(f"train.warmup_steps={steps}")
+        return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the whole run can have; UsageError if none fits after `step`."""
