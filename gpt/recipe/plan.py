@@ -160,12 +160,15 @@ def plan(
     overfits = max(train.steps, longest_run(run.choice, difficulty) // in_step)
     if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [("train.max_steps", overfits)])
+    unknown = why_unknown(run.choice, difficulty, corpus.vocabulary.unit)
+    if config.model.ngram == 1:
+        unknown = "the formula was fitted to models with n-gram embeddings"
     return Plan(
         config=config,
         val_loss=ids_per_character * run.val_loss,
         uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, difficulty),
         extrapolated=is_extrapolated(run.val_loss, run.choice, difficulty),
-        unknown=why_unknown(run.choice, difficulty, corpus.vocabulary.unit),
+        unknown=unknown,
         parameters=parameter_count(config.model, difficulty.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
