@@ -25,7 +25,7 @@ from gpt.evaluation.student import (
 )
 from gpt.runs.curves import Curve
 
-NOT_COMPARED = {"seed", "threads"}  # settings in which the runs of a row may differ
+NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as negligible
 
 
@@ -107,9 +107,7 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
         losses = [math.ceil(100 * max(lowest)) / 100] if lowest else []
     groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:
-        compared = {
-            k: v for k, v in run.settings.items() if k not in {*NOT_COMPARED, "data.source"}
-        }
+        compared = {k: v for k, v in run.settings.items() if k not in NOT_COMPARED}
         identity = json.dumps([compared, run.text_sha256], sort_keys=True)
         groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
         seen[identity, run.seed] += 1
@@ -128,9 +126,8 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     """Return the keys of the settings that differ between `runs`. Logs have no settings."""
     settings = [run.settings for run in runs if run.settings]
-    ignored = {*NOT_COMPARED}
-    if len({run.text_sha256 for run in runs}) == 1:  # the same text, perhaps by another path
-        ignored.add("data.source")
+    is_one_text = len({run.text_sha256 for run in runs}) == 1  # perhaps by several paths
+    ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
     keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
     return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]
 
@@ -141,7 +138,6 @@ def _row(
     first, curves = runs[0], [run.curve for run in runs]
     loss = seed_mean([run.loss for run in runs])
     assert loss is not None
-
     return Row(
         number=number,
         runs=runs,

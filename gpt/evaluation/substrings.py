@@ -23,17 +23,17 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
     does.
     """
     most = max(map(len, pieces))
-    shares, longest, excluded = dict[int, float](), text[:0], most + 1
-    lengths = [n for n in COPY_LENGTHS if n <= most]
-    while lengths or len(longest) + 1 < excluded:  # there is no copy of `excluded` ids
-        n = lengths.pop(0) if lengths else (len(longest) + excluded) // 2
-        share, copy = _copied(text, pieces, n)
-        if n in COPY_LENGTHS:
-            shares[n] = share
-        if len(copy):
-            longest = copy
-        else:
-            excluded = min(excluded, n)
+    shares, longest = dict[int, float](), text[:0]
+    for n in COPY_LENGTHS:
+        if n <= most:
+            shares[n], copy = _copied(text, pieces, n)
+            longest = copy if len(copy) else longest
+    # search between the longest copy found so far and the shortest length without a copy
+    excluded = min((n for n, share in shares.items() if not share), default=most + 1)
+    while len(longest) + 1 < excluded:
+        n = (len(longest) + excluded) // 2
+        _, copy = _copied(text, pieces, n)
+        longest, excluded = (copy, excluded) if len(copy) else (longest, n)
     return shares, longest
 
 
