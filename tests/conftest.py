@@ -148,6 +148,13 @@ def corpus(text_file: Path) -> Corpus:
     return load_corpus(open_source(str(text_file)))
 
 
+@pytest.fixture
+def quick_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose configs by a short pilot and a few timed steps."""
+    monkeypatch.setattr("gpt.recipe.difficulty.MIN_PILOT_CHARACTERS", 20_000)
+    monkeypatch.setattr("gpt.recipe.speed.MIN_TIMED_S", 0.05)
+
+
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
     """No file of this process grows beyond `size` bytes: writing more raises OSError."""
@@ -161,6 +168,24 @@ def full_disk(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
+
+
+@contextmanager
+def before_forward(hook: Callable[[Any, Any], object]) -> Iterator[None]:
+    """Call `hook` with each model and its ids, before the model computes."""
+    import torch
+
+    from gpt.model.transformer import GPT
+
+    def call(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(module, GPT):
+            hook(module, inputs[0])
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(call)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.config.schema import SETTINGS, SampleConfig
+from gpt.config.schema import SETTINGS
 from gpt.config.yaml import to_yaml
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
@@ -204,13 +204,6 @@ def test_a_message_breaks_between_words_in_a_terminal() -> None:
     os.close(follower)
     assert (len(piped.splitlines()), shown.split()) == (1, piped.split())
     assert max(map(len, shown.splitlines())) <= 80 < len(piped)
-
-
-def test_python_m_gpt_is_gpt() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpt", "--version"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "gpt 0.1.0\n")
 
 
 # --- train ---
@@ -415,14 +408,6 @@ def test_bad_input_of_train(
     assert "Traceback" not in err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_text_is_told(gpt: Gpt) -> None:
-    Path("secret.txt").write_text("abc")
-    Path("secret.txt").chmod(0)
-    code, _, err = gpt("train", "secret.txt")
-    assert (code, "cannot read the text: Permission denied" in err) == (1, True)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept"], ["--seeds", "2"]])
 def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
@@ -483,19 +468,6 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
     assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
 
 
-def test_lines_beside_samples_are_wrapped_at_words(
-    gpt: Gpt, trained: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: a terminal of 80 columns cut "(--seed 1 repea|ts this)" and "per charac|ter"."""
-    monkeypatch.setattr("gpt.cli.sample.wrapped", lambda text, stream: f"<{text}>")
-    monkeypatch.setattr("gpt.cli.results.wrapped", lambda text, stream: f"<{text}>")
-    assert re.match(r"<runs/small, .* \(--seed \d+ repeats this\)>\n", gpt("sample")[2])
-    out = gpt("train", "--config", config_file)[1]
-    (scores,) = re.findall(r"^<.*>$", out, re.MULTILINE | re.DOTALL)
-    assert scores.startswith("<all steps done: step 11 after ")
-    assert " per byte); a trigram model needs " in scores
-
-
 def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     gpt: Gpt, trained: Path
 ) -> None:
@@ -514,12 +486,6 @@ def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     assert (result["step"], result["val_loss"]) == (11, val_loss)
     _, again, _ = gpt("sample", "--seed", result["seed"])
     assert again.strip("\n") == result["samples"][0]["text"].strip("\n")
-
-
-def test_sample_has_a_flag_for_each_key_of_its_section(gpt: Gpt) -> None:
-    _, out, _ = gpt("sample", "--help")
-    for key in SampleConfig.model_fields:
-        assert f"--{key.replace('_', '-')}" in out
 
 
 @pytest.mark.parametrize(

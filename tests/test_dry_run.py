@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt import status
 from gpt.config.yaml import to_yaml
 from gpt.model.transformer import GPT
-from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
+from gpt.text.corpus import Corpus
 from gpt.training.dry_run import estimate
-from tests.conftest import small
+from tests.conftest import before_forward, small
 
 Gpt = Callable[..., tuple[int, str, str]]
 
@@ -55,8 +55,15 @@ def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
     assert got["seconds"] == pytest.approx(sum(costs))
 
 
-def test_time_and_memory_are_measured_once_and_shown_once(gpt: Gpt, text_file: Path) -> None:
-    """Bug: one screen had "294 s" and "6.4 min", "543 MiB" and "804 MiB", "227 steps" and 197."""
+@pytest.mark.usefixtures("quick_choices")
+def test_time_and_memory_are_measured_once_and_shown_once(
+    gpt: Gpt, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: one screen had "294 s" and "6.4 min", "543 MiB" and "804 MiB", "227 steps" and 197.
+
+    Bug: the pilot, the speed and a step were measured in silence.
+    """
+    monkeypatch.setattr(status, "DELAY_S", 0.0)
     tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
     settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
     code, out, err = gpt("train", text_file, "--minutes", 2, "--dry-run", *settings)
@@ -65,45 +72,39 @@ def test_time_and_memory_are_measured_once_and_shown_once(gpt: Gpt, text_file: P
     assert "MiB" not in err
     assert not re.search(r"\d s\b|\d min\b|\d steps?\b", err)
     assert len(re.findall(r"^(?:time|memory) ", out, re.MULTILINE)) == 2
+    for doing in ("preparing", "training speed", "a small test model", "a training step"):
+        assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
 
 
-def test_evaluations_on_a_part_cost_less_until_the_last(text_file: Path) -> None:
-    config = small(train__steps=30, train__eval_characters=26)
-    costs = estimate(config, load_corpus(open_source(str(text_file))))[1].costs
+def test_evaluations_on_a_part_cost_less_until_the_last(corpus: Corpus) -> None:
+    costs = estimate(small(train__steps=30, train__eval_characters=26), corpus)[1].costs
     evaluations = costs["evaluation"].seconds, costs["last evaluation"].seconds
     assert evaluations[1] / evaluations[0] == pytest.approx(240 / 26)
 
 
-def test_it_takes_steps_with_short_windows_and_with_long_ones(text_file: Path) -> None:
+def test_it_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:
     """It used to time the first steps only, whose windows are short, and predicted too little."""
     seen: set[int] = set()
 
-    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        if isinstance(module, GPT) and module.training:
-            seen.add(inputs[0].shape[1])
+    def note(model: GPT, ids: torch.Tensor) -> None:
+        if model.training:
+            seen.add(ids.shape[1])
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        config = small(model__T=12, train__first_window=4, train__steps=30)
-        estimate(config, load_corpus(open_source(str(text_file))))
-    finally:
-        hook.remove()
+    with before_forward(note):
+        estimate(small(model__T=12, train__first_window=4, train__steps=30), corpus)
     assert seen == {4, 12}
 
 
-def test_it_measures_with_the_threads_that_the_run_will_have(text_file: Path) -> None:
+def test_it_measures_with_the_threads_that_the_run_will_have(corpus: Corpus) -> None:
     """It took all there were, whatever the setting said."""
     counts: set[int] = set()
 
-    def note(module: torch.nn.Module, inputs: object) -> None:
-        if isinstance(module, GPT) and module.training:
+    def note(model: GPT, ids: torch.Tensor) -> None:
+        if model.training:
             counts.add(torch.get_num_threads())
 
     before = torch.get_num_threads()
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
-    try:  # dropout: without workers, each of which has its part of the threads
-        estimate(small(threads=3, model__dropout=0.1), load_corpus(open_source(str(text_file))))
-    finally:
-        hook.remove()
+    with before_forward(note):  # dropout: without workers, which have parts of the threads
+        estimate(small(threads=3, model__dropout=0.1), corpus)
     assert counts == {3}
     assert torch.get_num_threads() == before

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -41,7 +41,17 @@ from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.step import TrainStep
-from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
+from tests.conftest import (
+    COMMAND,
+    HANGS_S,
+    before_forward,
+    load,
+    metrics_of,
+    records,
+    rehash,
+    small,
+    wait_until,
+)
 from tests.test_training import RISING
 
 CPU = torch.device("cpu")
@@ -181,16 +191,11 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
     train(small(), corpus, Path("r"))
     before = weights_of(Path("r"))
 
-    def kill(module: torch.nn.Module, _inputs: object) -> None:
-        if isinstance(module, GPT):
-            raise KeyboardInterrupt
+    def kill(model: GPT, ids: torch.Tensor) -> None:
+        raise KeyboardInterrupt
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(kill)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            train(small(train__steps=17), corpus, Path("r"), mode="resume")
-    finally:
-        hook.remove()
+    with before_forward(kill), pytest.raises(KeyboardInterrupt):
+        train(small(train__steps=17), corpus, Path("r"), mode="resume")
     assert read_checkpoint(Path("r"), "last").config.train.steps == 17
     assert read_checkpoint(Path("r"), "best").config.train.steps == 17
     assert weights_of(Path("r")) == before
@@ -265,16 +270,12 @@ def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
     """Train in `r` until a stop is requested in the first evaluation."""
     windows: list[int] = []
 
-    def count(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
-            windows.append(len(inputs[0]))
+    def count(model: GPT, ids: torch.Tensor) -> None:
+        if not model.training and len(ids) > 1:
+            windows.append(len(ids))
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-    try:
-        with pytest.raises(Interrupted) as stopped:
-            train(config, corpus, Path("r"), should_stop=lambda: bool(windows))
-    finally:
-        hook.remove()
+    with before_forward(count), pytest.raises(Interrupted) as stopped:
+        train(config, corpus, Path("r"), should_stop=lambda: bool(windows))
     return stopped.value
 
 
@@ -430,16 +431,12 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpu
     """The run once wrote its last checkpoints to a new folder, and ended without the best one."""
     train(small(), corpus, Path("uninterrupted"))
 
-    def move(module: torch.nn.Module, _inputs: object) -> None:
-        if isinstance(module, GPT) and Path("r/checkpoints/step-4").exists():
+    def move(model: GPT, ids: torch.Tensor) -> None:
+        if Path("r/checkpoints/step-4").exists():
             Path("r").rename("moved")
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(move)
-    try:
-        with pytest.raises(TrainingError, match="cannot save step 8 in r"):
-            train(small(), corpus, Path("r"))
-    finally:
-        hook.remove()
+    with before_forward(move), pytest.raises(TrainingError, match="cannot save step 8 in r"):
+        train(small(), corpus, Path("r"))
     assert not Path("r").exists()
     train(small(), corpus, Path("moved"), mode="resume")
     assert weights_of(Path("moved")) == weights_of(Path("uninterrupted"))
@@ -698,19 +695,14 @@ def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
 # --- memory ---
 
 
-@contextmanager
-def memory_for(windows: int) -> Iterator[None]:
+def memory_for(windows: int) -> AbstractContextManager[None]:
     """A device whose memory holds so many windows while it trains."""
 
-    def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        if isinstance(module, GPT) and module.training and len(inputs[0]) > windows:
+    def check(model: GPT, ids: torch.Tensor) -> None:
+        if model.training and len(ids) > windows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(check)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return before_forward(check)
 
 
 def test_when_memory_ends_a_setting_that_helps_is_named(corpus: Corpus) -> None:

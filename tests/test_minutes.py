@@ -29,7 +29,7 @@ from gpt.training.dry_run import estimate
 from gpt.training.run_context import Outcome
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
-from tests.conftest import metrics_of, small
+from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 
 pytestmark = pytest.mark.precision
@@ -52,23 +52,12 @@ class Machine:
     def computing(self) -> Iterator[None]:
         """The machine on which the models here compute."""
 
-        def compute(module: torch.nn.Module, inputs: object) -> None:
-            if isinstance(module, GPT):
-                self.batches += module.training
-                self.now += self.step_s(self.batches) if module.training else self.window_s
+        def compute(model: GPT, ids: torch.Tensor) -> None:
+            self.batches += model.training
+            self.now += self.step_s(self.batches) if model.training else self.window_s
 
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(compute)
-        try:
+        with before_forward(compute):
             yield
-        finally:
-            hook.remove()
-
-
-@pytest.fixture
-def quick_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configs are chosen by a short pilot and a few timed steps."""
-    monkeypatch.setattr("gpt.recipe.difficulty.MIN_PILOT_CHARACTERS", 20_000)
-    monkeypatch.setattr("gpt.recipe.speed.MIN_TIMED_S", 0.05)
 
 
 def timed(minutes: float = 1.0, **changes: Any) -> Config:
@@ -147,15 +136,12 @@ def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
     seen: list[int] = []
     machine = Machine(lambda batch: 0.5 if seen[-1] == 4 else 1.5)
 
-    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        if isinstance(module, GPT) and module.training:
-            seen.append(inputs[0].shape[1])
+    def note(model: GPT, ids: torch.Tensor) -> None:
+        if model.training:
+            seen.append(ids.shape[1])
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
-    try:
+    with before_forward(note):
         run_on(machine, timed(), corpus, "r")
-    finally:
-        hook.remove()
     assert 0.9 * 60 < machine.now <= 60
     plans = load_config("r/config.yaml").train.plans
     assert max(steps for _, steps in plans) < 1.1 * min(steps for _, steps in plans)

@@ -630,10 +630,6 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     assert config.train.steps > 100  # which the minutes decide
 
 
-def test_a_plan_follows_from_the_text_the_time_and_the_measured_speeds() -> None:
-    assert planned(1_000_000, 5) == planned(1_000_000, 5)
-
-
 def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
     speed = fake_speed(65)
     for shape in ((1, 32), (6, 256)):

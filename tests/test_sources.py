@@ -21,11 +21,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.config.yaml import to_yaml
-from gpt.errors import ConfigError, TextError, UsageError
+from gpt.errors import ConfigError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -236,11 +235,21 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
         ("我們都是中國人，今天天氣很好。學而時習之，不亦說乎？", "big5"),
         ("모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.", "cp949"),
         ("no mark at its start, but every other byte is zero", "utf-16-le"),
+        ("Мы завтра пойдём в школу и увидим Анну. ", "cp866"),
+        ("Мы завтра пойдём в школу и увидим Анну. ", "mac_cyrillic"),
+        ("Die Straße war naß, und es regnete über den Dächern schön. ", "cp850"),
+        ("Die Straße war naß, und es regnete über den Dächern schön. ", "mac_roman"),
+        ("Zażółć gęślą jaźń, jesteś jak zdrowie. ", "iso8859_2"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy. ", "cp852"),
+        ("Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. ", "cp857"),
+        ("Όλοι οι άνθρωποι γεννιούνται ελεύθεροι. ", "cp737"),
+        ("El niño comió la piña; ¿dónde está el corazón? ", "cp850"),
     ],
 )
 def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
-    content = (text * 5).encode(encoding)
-    assert content.decode(likely_encoding(content) or "") == text * 5
+    """Bug: Arabic (cp1256) was advised for German in cp850, and cp866 was said to be no text."""
+    content = (text * 9).encode(encoding)
+    assert content.decode(likely_encoding(content) or "") == text * 9
 
 
 def notices(source: str | tuple[str, ...], **data: Any) -> list[str]:
@@ -324,26 +333,6 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
     members = {name: Path(name).read_bytes() for name in texts}
     for archive in (zipped(members), tarred(members, ".xz")):
         assert [*documents(archive, encoding="cp1252").values()] == [*expected.values()]
-
-
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [
-        ("Мы завтра пойдём в школу и увидим Анну. ", "cp866"),
-        ("Мы завтра пойдём в школу и увидим Анну. ", "mac_cyrillic"),
-        ("Die Straße war naß, und es regnete über den Dächern schön. ", "cp850"),
-        ("Die Straße war naß, und es regnete über den Dächern schön. ", "mac_roman"),
-        ("Zażółć gęślą jaźń, jesteś jak zdrowie. ", "iso8859_2"),
-        ("Příliš žluťoučký kůň úpěl ďábelské ódy. ", "cp852"),
-        ("Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. ", "cp857"),
-        ("Όλοι οι άνθρωποι γεννιούνται ελεύθεροι. ", "cp737"),
-        ("El niño comió la piña; ¿dónde está el corazón? ", "cp850"),
-    ],
-)
-def test_encodings_of_dos_mac_and_iso_are_found(text: str, encoding: str) -> None:
-    """Bug: Arabic (cp1256) was advised for German in cp850, and cp866 was said to be no text."""
-    content = (text * 9).encode(encoding)
-    assert content.decode(likely_encoding(content) or "") == text * 9
 
 
 @pytest.mark.parametrize(
@@ -835,26 +824,11 @@ def test_a_null_is_left_out_and_a_table_without_a_column_is_plain_text() -> None
             b'{"text": "x"}\n{"text": {"a": "x"}}',
             ":2: bad record: without text in data.column: {'a': 'x'}; correct it",
         ),
-        (
-            "t.jsonl",
-            b'{"text": "x"}\n{"text"',
-            ":2: bad record: not JSON: ",
-        ),
         ("t.jsonl", b'["text"]', "t.jsonl:1: bad record: not a JSON object: ['text']"),
         ("t.jsonl", b"[" * 10**5, "t.jsonl:1: bad record: not JSON: "),
-        (
-            "t.jsonl",
-            b'{"text": "\\ud83d"}',
-            ":1: bad record: too deep or not Unicode",
-        ),
-        (
-            "t.jsonl",
-            b'{"text": "\xff"}',
-            ": byte 0xff at offset 10 is not UTF-8",
-        ),
+        ("t.jsonl", b'{"text": "\xff"}', ": byte 0xff at offset 10 is not UTF-8"),
         ("t.csv", b"id;body\n1;a", "t.csv: expected one column text (data.column), got id, body"),
         ("t.csv", b"", "t.csv: expected one column text (data.column), got none"),
-        ("t.csv", b"id,text\n1,a\n2", "t.csv:3: bad record: with a wrong number of col"),
         ("t.csv", b'text\n"a\nb', "t.csv:2: bad record: not CSV: unexpected end of data"),
         ("t.csv", b"text\n", "t.csv: expected some text, got none"),
         (
@@ -1082,15 +1056,6 @@ def test_several_texts_are_joined_in_the_order_given(caplog: pytest.LogCaptureFi
     corpus = load_corpus(source)
     assert corpus.vocabulary.decode(corpus.ids) == "text of b.txt\n\ntext of a.txt\n\ntext of c.txt"
     assert "gone.txt: no such text" in refusal(("b.txt", "gone.txt"))
-
-
-@pytest.mark.parametrize("text", [[], ()])
-def test_no_text_at_all_is_refused(text: Any) -> None:
-    """Bug: `gpt.train(text=[])` trained on python-docs silently."""
-    for function in (api.train, api.estimate, api.describe):
-        with pytest.raises(UsageError, match="text: expected the name of a text, or a list of na"):
-            function(text=text)  # type: ignore[operator]
-    assert not Path("runs").exists()
 
 
 # --- named ---

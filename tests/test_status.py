@@ -1,20 +1,15 @@
 """Status lines: each phase that takes longer than a moment says what it does."""
 
 import io
-import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from gpt import status
 from gpt.cli.main import _Notices
 from tests.conftest import HANGS_S
-
-Gpt = Callable[..., tuple[int, str, str]]
 
 
 class Terminal(io.StringIO):
@@ -72,17 +67,3 @@ def test_a_short_phase_and_a_phase_in_python_show_nothing(
     with status.phase("measuring"):
         assert seen.event.wait(HANGS_S)
     assert capsys.readouterr() == ("", "")
-
-
-def test_what_precedes_training_has_status_lines_and_the_results_are_as_before(
-    gpt: Gpt, text_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: the pilot, the speed and a step were measured in silence, and --dry-run said nothing."""
-    monkeypatch.setattr(status, "DELAY_S", 0.0)
-    tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
-    settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
-    code, out, err = gpt("train", text_file, "--minutes", 1, "--dry-run", "--json", *settings)
-    assert code == 0, err
-    assert json.loads(out)["config"]["train"]["minutes"] == 1
-    for doing in ("preparing", "training speed", "a small test model", "a training step"):
-        assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing

@@ -28,7 +28,7 @@ from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.time_budget import Stopwatch, TimeBudget
 from gpt.training.trainer import Trainer
-from tests.conftest import metrics_of, small
+from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 
 pytestmark = pytest.mark.precision
@@ -156,17 +156,13 @@ def test_a_stop_while_the_whole_is_scored_leaves_that_to_the_resume(
     expected = train(config, corpus, Path("whole"))
     windows: list[int] = []
 
-    def count(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+    def count(model: GPT, ids: torch.Tensor) -> None:
         last = Path("r/metrics.jsonl").exists() and len(metrics_of(Path("r"))) == 11
-        if isinstance(module, GPT) and not module.training and last:
+        if not model.training and last:
             windows.append(1)
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-    try:
-        with pytest.raises(Interrupted, match="stopped at step 11, saved"):
-            train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
-    finally:
-        hook.remove()
+    with before_forward(count), pytest.raises(Interrupted, match="stopped at step 11, saved"):
+        train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
     resumed = train(config, corpus, Path("r"), mode="resume")
     assert (resumed.val_loss, resumed.best_val_loss) == (expected.val_loss, expected.best_val_loss)
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
@@ -187,24 +183,17 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
     """It made a second model and optimizer while it held the first: twice the memory."""
     trained: list[torch.nn.Module] = []
 
-    def spoil(module: torch.nn.Module, inputs: object) -> None:
-        if isinstance(module, GPT) and module.training:
-            trained.append(module)
+    def spoil(model: GPT, ids: torch.Tensor) -> None:
+        if model.training:
+            trained.append(model)
             if len(trained) == 5:
                 with torch.no_grad():
-                    module.head.weight.fill_(math.nan)
+                    model.head.weight.fill_(math.nan)
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(spoil)
     notices: list[str] = []
-    try:
-        train(
-            small(),
-            corpus,
-            Path("r"),
-            on_event=lambda event: notices.append(event.get("text", "")),
-        )
-    finally:
-        hook.remove()
+    with before_forward(spoil):
+        on_event = lambda event: notices.append(event.get("text", ""))  # noqa: E731
+        train(small(), corpus, Path("r"), on_event=on_event)
     assert any("rolled back" in notice for notice in notices)
     assert len(set(trained)) == 1
 
@@ -212,9 +201,6 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
 def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
     """It had a reason to stop by then, and ended at the step it rolled back to."""
     updated: list[torch.nn.Module] = []
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(
-        lambda module, _: updated.append(module) if isinstance(module, GPT) else None
-    )
     spoilt: list[int] = []
 
     def spoil(event: dict[str, Any]) -> None:
@@ -223,10 +209,8 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
             with torch.no_grad():
                 next(updated[-1].parameters()).fill_(math.nan)
 
-    try:
+    with before_forward(lambda model, ids: updated.append(model)):
         outcome = train(small(train__sample_length=0), corpus, Path("r"), on_event=spoil)
-    finally:
-        hook.remove()
     assert outcome.step == gpt.load("r", "last").step == 11
     last = metrics_of(Path("r"))[-1]
     assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
