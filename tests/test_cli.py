@@ -18,6 +18,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from faults.command_lines import fuzzed_command_lines
+from faults.work import Work
 
 from gpt import api
 from gpt.config.load import load_config
@@ -1057,3 +1059,19 @@ def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:
     message = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
     assert (done.returncode, len(message)) == (1, 1), done.stderr
     assert "not enough memory" in message[0]
+
+
+# --- any command line ---
+
+
+def test_a_command_line_that_nobody_would_type_ends_in_one_message(
+    tmp_path: Path, text_file: Path
+) -> None:
+    """Empty, huge and negative values, control characters, links, pipes, devices, junk on stdin.
+
+    `scripts/soak.py --command-lines 2000` is the long form.
+    """
+    work = Work(tmp_path, load_corpus(open_source(str(text_file))))
+    tally = fuzzed_command_lines(work, count=30, seed=1)
+    assert tally.failures == []
+    assert tally.outcomes.total() == 30

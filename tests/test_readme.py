@@ -1,5 +1,6 @@
 """What the README shows works as typed."""
 
+import ast
 import json
 import re
 import subprocess
@@ -60,3 +61,21 @@ def test_it_is_short_and_its_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "gpt/README.md", ROOT / "scripts/README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+# --- tests/README.md ---
+
+
+TESTS = Path(__file__).parent
+
+
+def test_every_test_that_the_readme_names_is_there() -> None:
+    named = re.findall(r"`(test_\w+\.py::test_\w+)`", (TESTS / "README.md").read_text("utf-8"))
+    there = {
+        f"{path.name}::{node.name}"
+        for path in TESTS.glob("test_*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert len(named) > 30
+    assert set(named) <= there, sorted(set(named) - there)
