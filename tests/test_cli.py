@@ -266,19 +266,6 @@ def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
     assert result["best_val_loss"] <= result["val_loss"]
 
 
-def test_a_second_run_takes_the_next_name(gpt: Gpt, trained: Path, config_file: Path) -> None:
-    before = (trained / "metrics.jsonl").read_bytes()
-    code, out, _ = gpt("train", "--config", config_file)
-    assert (code, "gpt sample runs/small-2" in out) == (0, True)
-    assert (trained / "metrics.jsonl").read_bytes() == before
-
-
-def test_the_text_on_the_command_line_comes_first(gpt: Gpt, config_file: Path) -> None:
-    Path("other.txt").write_text("0123456789\n" * 31)
-    assert gpt("train", "other.txt", "--config", config_file, "--run-dir", "r")[0] == 0
-    assert load_config(Path("r/config.yaml")).data.source == "other.txt"
-
-
 def test_overwrite_replaces_a_run_and_nothing_else(
     gpt: Gpt, trained: Path, config_file: Path
 ) -> None:
@@ -350,14 +337,12 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
     [
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),
         (["--config", "syntax.yaml"], 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-        (["--set", "model.contxt=3"], 2, "model.contxt: unknown key; "),
         (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
         (
             ["--set", "train.max_steps=9"],
             2,
             "train.max_steps has no effect: it limits --minutes",
         ),
-        (["--set", "train.warmup_steps=12"], 2, "train.warmup_steps: expected at most train.steps"),
         (
             ["--minutes", "1", "--set", "train.max_steps=1"],
             2,
@@ -373,13 +358,6 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
             2,
             "data.val_fraction has no effect: data.val_source is all of val",
         ),
-        (
-            ["--set", "train.plans=[[5, 0]]"],
-            2,
-            "train.plans.0.1: expected greater than 0, got 0",
-        ),
-        (["--set", "train.eval_every=true"], 2, "train.eval_every: expected a number of steps, or"),
-        (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
         (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
         (["short.txt"], 1, "characters are too few to learn from; some thousands are needed"),
         (["latin.txt"], 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
@@ -496,15 +474,10 @@ def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
         (["--prompt", "Éa!"], 2, "outside the model's vocabulary: É !;"),
         (["nowhere"], 2, "nowhere: expected the folder of a run with a checkpoint"),
         (["--device", "cuda:77"], 2, "device cuda:77"),
-        (["--device", "warp"], 2, "device warp: expected auto, cpu, cuda, cuda:N or mps"),
         (["--temperature", "-1"], 2, "--temperature"),
-        (["--temperature", "nan"], 2, "--temperature"),
         (["--top-k", "0"], 2, "--top-k"),
         (["--top-p", "1.1"], 2, "--top-p"),
-        (["--top-p", "nan"], 2, "--top-p"),
-        (["--min-p", "-0.1"], 2, "--min-p"),
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
-        (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
         (["--prompt", "\u00a0"], 2, r"vocabulary: \xa0; leave"),
         (["--num-samples", "0"], 2, "--num-samples"),
         (["--stop", ""], 2, "expected a stop string of at least one character"),
@@ -577,15 +550,6 @@ def test_typed_escapes_are_newlines_tabs_and_backslashes(
     assert prompt_and_stop(r"a\tb\\n\n", r"\n") == ("a\tb\\n\n", "\n")
     assert prompt_and_stop("a\tb\n", r"\t") == ("a\tb\n", "\t")
     assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
-
-
-def test_prompts_and_stop_strings_follow_the_line_ends_of_the_run(gpt: Gpt, trained: Path) -> None:
-    """A prompt from a Windows file was refused: its CR is outside the vocabulary."""
-    arguments = ("sample", "--seed", 3, "--length", 23, "--json")
-    unix = gpt(*arguments, "--prompt", "the\nfox\n", "--stop", "\n")
-    assert gpt(*arguments, "--prompt", "the\r\nfox\r", "--stop", "\r\n")[:2] == unix[:2]
-    assert unix[0] == 0
-    assert gpt("attend", "--text", "the\r\nfox", "--out", "a.html")[0] == 0
 
 
 def test_sample_continues_a_file_or_from_standard_input(
@@ -858,7 +822,6 @@ def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
         (["--text", "a" * 14, "--out", "a.png"], 2, "attention_window = 13 characters"),
         (["--text", "Éa!", "--out", "a.png"], 2, "outside the model's vocabulary: É !; leave them"),
         (["--text", "a", "--out", "full.png"], 2, "full.png: expected a new name or a plain file"),
-        (["nowhere", "--text", "a", "--out", "a.png"], 2, "nowhere: expected the folder of a run"),
         (["--text", "a", "--out", "a.png", "--device", "warp"], 2, "device warp: expected auto"),
     ],
 )

@@ -32,7 +32,7 @@ from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids, Vocabulary
-from tests.conftest import HANGS_S, PANGRAM, SHARED_DATA
+from tests.conftest import HANGS_S, PANGRAM
 
 Gpt = Callable[..., tuple[int, str, str]]
 any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -390,16 +390,3 @@ def test_bad_input_of_data(gpt: Gpt, arguments: list[str], code: int, told: str)
     assert (done, out) == (code, "")
     assert told in err
     assert err.count("gpt: ") == 1
-
-
-@pytest.mark.parametrize("name", ["tinyshakespeare.txt", "neko.txt"])
-def test_real_texts(name: str) -> None:
-    """On tinyshakespeare a trigram reaches 2.038 nats, on a Japanese novel 3.431."""
-    path = SHARED_DATA / name
-    if not path.exists():
-        pytest.skip(f"no {path} here")
-    report = api.describe(str(path))
-    trigram = {"tinyshakespeare.txt": 2.0381, "neko.txt": 3.4311}[name]
-    bits = report.baselines.trigram_bits_per_character
-    assert bits == pytest.approx(trigram / math.log(2), abs=2e-4)
-    assert report.duplicates.share == 0

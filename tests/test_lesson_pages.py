@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -581,13 +580,3 @@ def test_a_model_of_any_length_is_shown_on_256_characters_at_most(trained: Train
     """A stranger's run with a large T filled the memory with (T, T) tables."""
     model = GPT(ModelConfig(T=999, C=8, n_layer=1, n_head=1), len(trained.vocabulary)).eval()
     assert len(trained_model("run", model, trained.vocabulary, seed=3).text) == 256
-
-
-def test_a_copied_checkpoint_can_be_explained_and_attended_to(gpt: Gpt, run: Path) -> None:
-    """Its folder alone holds all that is needed; it was refused as no run."""
-    shutil.copytree(run / "checkpoints" / "step-40", "copied")
-    assert gpt("explain", "heads", "--run", "copied")[0] == 0
-    assert gpt("attend", "copied", "--text", "the fox", "--out", "a.html")[0] == 0
-    page = Path("a.html").read_text("utf-8")
-    assert r'"title":"copied, step 40: \u201cthe fox\u201d"' in page
-    assert '"text":["t","h","e"," ","f","o","x"]' in page

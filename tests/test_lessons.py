@@ -15,16 +15,13 @@ from gpt.lessons import (
     averaging,
     head,
     heads,
-    normalization,
     scaling,
     six_words,
 )
 from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, attend
-from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
 from gpt.lessons.lesson_page import Page
 from gpt.model.attention import CausalSelfAttention
-from tests.test_model import shaken
 
 SEED = 1337
 Gpt = Callable[..., tuple[int, str, str]]
@@ -199,78 +196,11 @@ def test_a_head_without_queries_averages_its_values(
     torch.testing.assert_close(one(x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_cross_attention_takes_queries_from_one_text_and_keys_and_values_from_another() -> None:
-    one = Head(5, 3, 7, causal=False)
-    x, context = torch.randn(2, 11, 5), torch.randn(2, 13, 5)
-    output, weights = one(x, context)
-    assert (output.shape, weights.shape) == ((2, 11, 7), (2, 11, 13))
-    for b in range(2):
-        for t in range(11):
-            scores = torch.stack([one.query(x[b, t]) @ one.key(c) for c in context[b]]) / 3**0.5
-            expected = sum(
-                w * one.value(c) for w, c in zip(scores.softmax(0), context[b], strict=True)
-            )
-            torch.testing.assert_close(output[b, t], expected, rtol=1e-4, atol=1e-5)
-
-
 def test_attend_equals_torchs_attention() -> None:
     q, k, v = torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 7)
     for causal in (True, False):
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
         torch.testing.assert_close(attend(q, k, v, causal=causal)[0], expected)
-
-
-def test_a_list_of_heads_equals_the_fused_product_equals_production() -> None:
-    config = ModelConfig(
-        T=11, C=29, n_head=5, head_size=14, value_size=17, qk_norm=False, positions="learned"
-    )
-    production = shaken(CausalSelfAttention(config))
-    fused = FusedHeads(29, 5, 14, 17, T=11)
-    fused.qkv.load_state_dict(production.qkv.state_dict())
-    fused.projection.load_state_dict(production.projection.state_dict())
-    apart = take_apart(fused)
-    assert isinstance(apart, ListOfHeads)
-    x = torch.randn(3, 11, 29)
-    torch.testing.assert_close(apart(x), fused(x), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(fused(x), production(x), rtol=1e-4, atol=1e-4)
-
-
-def test_normalisations_equal_torchs_in_training_and_outside_it() -> None:
-    ours, theirs = normalization.BatchNorm(7, correction=0), torch.nn.BatchNorm1d(7)
-    torch.nn.init.normal_(theirs.weight)
-    torch.nn.init.normal_(theirs.bias)
-    ours.gamma, ours.beta = theirs.weight.detach(), theirs.bias.detach()
-    for _ in range(5):
-        x = 3 * torch.randn(13, 7) + 2
-        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(ours.running_mean, theirs.running_mean)
-        torch.testing.assert_close(ours.running_var, theirs.running_var)
-    ours.training = False
-    theirs.eval()
-    x = torch.randn(1, 7)
-    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
-
-
-@given(st.permutations(range(7)))
-def test_without_positions_and_mask_permuted_in_is_permuted_out(order: list[int]) -> None:
-    one = Head(5, 3, causal=False)
-    x = torch.randn(2, 7, 5)
-    torch.testing.assert_close(one(x[:, order])[0], one(x)[0][:, order], rtol=1e-4, atol=1e-5)
-
-
-@given(T=sizes, seed=st.integers(0, 99))
-def test_the_jacobian_is_how_the_weights_change(T: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    scores, step = torch.randn(2, T, dtype=torch.float64, generator=generator)
-    change = (scores + 1e-5 * step).softmax(-1) - (scores - 1e-5 * step).softmax(-1)
-    torch.testing.assert_close(scaling.jacobian(scores) @ step, change / 2e-5, rtol=1e-6, atol=1e-8)
-
-
-@given(B=sizes, T=sizes, seed=st.integers(0, 99))
-def test_examples_of_a_batch_never_talk_to_each_other(B: int, T: int, seed: int) -> None:
-    torch.manual_seed(seed)
-    one, x = Head(5, 3), torch.randn(B, T, 5)
-    torch.testing.assert_close(one(x)[0], torch.cat([one(text[None])[0] for text in x]))
 
 
 def test_the_largest_entropy_is_that_of_the_averaging_weights() -> None:

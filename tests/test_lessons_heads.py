@@ -5,16 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import head, heads, masks, normalization, small_models
 from gpt.lessons.build import build_page
 from gpt.lessons.dropout_by_hand import ScaledDropout, drop, loss_with
-from gpt.lessons.head import Head, attend
+from gpt.lessons.head import Head
 from gpt.lessons.heads import FusedHeads
 from gpt.lessons.normalization import BatchNorm, LayerNorm, statistics
 from gpt.lessons.trained import trained_model
@@ -55,14 +52,6 @@ def test_many_heads_equal_torchs_multihead_attention() -> None:
     torch.testing.assert_close(fused(x), expected, rtol=1e-4, atol=1e-5)
 
 
-@given(t=st.integers(1, 13))
-def test_a_mask_made_for_T_is_cropped_to_what_came_in(t: int) -> None:
-    """Window 13; heads x head_size and heads x value_size differ from the 3 channels."""
-    fused = shaken(FusedHeads(3, 5, 7, 11, 13))
-    x = torch.randn(2, 13, 3, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(fused(x[:, :t]), fused(x)[:, :t], rtol=1e-4, atol=1e-5)
-
-
 def test_total_variation_worked_out_by_hand() -> None:
     weights = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.0, 1.0]])
     distances = [heads.total_variation(weights[0], row).item() for row in weights]
@@ -73,19 +62,6 @@ def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved() -> None:
     fused = FusedHeads(3, 5, 7, 11, 13)
     assert [name for name, _ in fused.named_buffers()] == ["future"]
     assert {name.split(".")[0] for name in fused.state_dict()} == {"qkv", "projection"}
-
-
-def test_the_additive_mask_of_hugging_face_gives_the_same_weights() -> None:
-    """As GPT-2 adds it there: 0, or the lowest float32."""
-    q, k, v = torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 7)
-    mask = masks.additive(masks.causal(11))
-    assert mask.unique().tolist() == [torch.finfo(torch.float32).min, 0.0]
-    out, weights = masks.attend_added(q, k, v, mask)
-    expected, expected_weights = attend(q, k, v, causal=True)
-    assert weights.equal(expected_weights)
-    torch.testing.assert_close(out, expected)
-    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    torch.testing.assert_close(out, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_the_additive_mask_is_the_one_that_hugging_faces_gpt2_adds() -> None:
@@ -144,12 +120,6 @@ def test_cross_attention_attends_to_a_second_text_of_another_length() -> None:
     torch.testing.assert_close(weights, expected_weights, rtol=1e-4, atol=1e-5)
 
 
-def test_a_query_that_may_attend_to_nothing_gets_equal_weights_or_nan() -> None:
-    x, allowed = torch.randn(2, 11, 5), masks.causal(11)
-    assert masks.attend_added(x, x, x, masks.additive(~allowed))[1][:, -1].eq(1 / 11).all()
-    assert torch.full((4,), float("-inf")).softmax(-1).isnan().all()
-
-
 @pytest.mark.parametrize(
     ("lesson", "words"),
     [
@@ -193,15 +163,6 @@ def test_the_mean_over_many_draws_is_the_weight_without_dropout() -> None:
     assert ((draws.mean(0) - weights).abs() <= 5 * error + 1e-7).all()
     unscaled = drop(weights.expand(DRAWS, 8, 8), 0.3)
     assert ((unscaled.mean(0) - weights).abs() > 5 * error).any()
-
-
-def test_dropout_is_torchs_with_the_same_draws_and_nothing_in_evaluation() -> None:
-    x = torch.randn(7, 11)
-    torch.manual_seed(3)
-    ours = ScaledDropout(0.3)(x)
-    torch.manual_seed(3)
-    torch.testing.assert_close(ours, torch.nn.Dropout(0.3)(x))
-    assert ScaledDropout(0.3).eval()(x).equal(x)
 
 
 def test_the_tables_show_draws_and_their_mean() -> None:

@@ -11,7 +11,6 @@ import shutil
 import struct
 import sys
 import termios
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -305,16 +304,6 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
     assert ["metrics.jsonl" in text for text in warnings] == [True, False]
     assert all("File too large" in text and "training continues" in text for text in warnings)
     assert capfd.readouterr().err == ""
-
-
-def test_watching_a_run_starts_no_thread_and_sets_no_hook(tmp_path: Path) -> None:
-    """A notebook's own hook for errors in threads was replaced while a run was training."""
-    hook, threads = threading.excepthook, threading.enumerate()
-    with recorders(tmp_path) as callbacks:
-        for callback in callbacks:
-            callback.on_metrics(1, 0.0, {"train_loss": 3.0})
-        assert threading.excepthook is hook
-        assert threading.enumerate() == threads
 
 
 # --- the terminal ---

@@ -5,6 +5,7 @@ import re
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ TEXT = Difficulty(  # as tinyshakespeare's
     pilot_gap=0.193,
     pilot_characters=800_000,
 )
+ALONE = Config.model_validate({"device": "cpu", "threads": 1})
 USUAL = Choice(3, 128, 4_000_000)  # a run among those that the law was fitted on
 
 
@@ -87,6 +89,12 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
     )
 
 
+def letters(ids: np.ndarray) -> Corpus:
+    """A text of LETTERS."""
+    corpus = corpus_of(len(ids), V=len(LETTERS))
+    return replace(corpus, ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS))
+
+
 @pytest.fixture
 def short_pilots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pilots see a fifth of the characters that they see otherwise."""
@@ -94,10 +102,14 @@ def short_pilots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(difficulty, "PILOT_CHARACTERS_PER_MINUTE", 80_000)
 
 
-def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
-    corpus = corpus_of(characters)
-    text = replace(TEXT, train_ids=len(corpus.train))
-    return plan(corpus, minutes, base, difficulty=text, speed=fake_speed(text.V))
+def planned(
+    characters: int, minutes: float, base: Config | None = None, speed: Speed | None = None,
+    **changes: Any,
+) -> Plan:  # fmt: skip
+    """The plan for a text like TEXT, but for `changes`."""
+    corpus = corpus_of(characters, changes.get("V", 65))
+    text = replace(TEXT, **{"train_ids": len(corpus.train)} | changes)
+    return plan(corpus, minutes, base, difficulty=text, speed=speed or fake_speed(text.V))
 
 
 def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
@@ -283,11 +295,8 @@ def test_a_prediction_is_less_certain_by_a_pilot_that_had_little_time() -> None:
 )
 def test_where_the_law_does_not_apply_nothing_is_predicted(changes: dict[str, float]) -> None:
     """Bug: of regular texts, 0.08 ± 0.00 was predicted and 0.199 reached, 0.24 ± 0.01 and 0.350."""
-    text = replace(TEXT, train_ids=900_000, **changes)
     base = Config.model_validate({"model": {"n_layer": 2, "C": 128, "ensemble": 1}})
-    described = plan(
-        corpus_of(1_000_000), 2, base, difficulty=text, speed=fake_speed(65)
-    ).describe()
+    described = planned(1_000_000, 2, base, **changes).describe()
     assert described[-1].startswith("no prediction: ")
     assert not any("±" in line for line in described)
 
@@ -334,11 +343,9 @@ def test_more_time_is_never_predicted_to_be_worse(characters: int) -> None:
 
 def test_more_time_is_not_predicted_to_be_worse_where_longer_runs_overfit() -> None:
     """Bug: of 200 kB, 1.46 was predicted in five minutes and 1.47 in ten."""
-    text = Difficulty(180_000, 62, 1.642, 0.253, 0.247, 720_000)
-    losses = [
-        plan(corpus_of(200_000, 62), minutes, difficulty=text, speed=fake_speed(62)).val_loss
-        for minutes in (5, 10)
-    ]
+    text = {"V": 62, "pilot_loss": 1.642, "pilot_gain": 0.253, "pilot_gap": 0.247}
+    text |= {"pilot_characters": 720_000}
+    losses = [planned(200_000, minutes, **text).val_loss for minutes in (5, 10)]
     assert losses[1] <= losses[0] + 1e-3  # lengths are tried in steps
 
 
@@ -361,12 +368,8 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
     characters: int, minutes: float, gain: float
 ) -> None:
     """Of 2,400 characters, on which the pilot overfits, 510 million parameters once made one."""
-    corpus = corpus_of(characters)
-    ids = len(corpus.train)
-    text = Difficulty(
-        ids, 65, pilot_loss=5.0, pilot_gain=gain, pilot_gap=3.0, pilot_characters=9_984
-    )
-    chosen = plan(corpus, minutes, difficulty=text, speed=fake_speed(65))
+    pilot = {"pilot_loss": 5.0, "pilot_gain": gain, "pilot_gap": 3.0, "pilot_characters": 9_984}
+    chosen = planned(characters, minutes, **pilot)
     assert chosen.parameters < 2e7
     assert chosen.config.train.steps >= 9 or minutes < 0.2
     assert any("no prediction: the text is too short" in line for line in chosen.describe()) == (
@@ -423,12 +426,10 @@ def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
     Later, T was that of the val split before it was made smaller.
     """
     slow = speed_at(1e-6, evaluation_s=1e3)
-    corpus = corpus_of(characters)
-    text = replace(TEXT, train_ids=len(corpus.train))
-    chosen = plan(corpus, 2, difficulty=text, speed=slow).config
+    chosen = planned(characters, 2, speed=slow).config
     assert chosen.data.val_fraction * characters > 2 * chosen.model.T
     base = Config.model_validate({"model": {"T": 2048}})
-    kept = plan(corpus, 2, base, difficulty=text, speed=slow).config
+    kept = planned(characters, 2, base, slow).config
     assert kept.model.T == 2048
     assert kept.data.val_fraction * characters > 2048 + 1
 
@@ -477,8 +478,7 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     """It was that of the whole last tenth, though less became val, which may be harder."""
     ids = np.arange(40_000) * 7 % len(LETTERS)
     ids[-2000:] = np.random.default_rng(2).integers(len(LETTERS), size=2000)
-    corpus = replace(corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS))
-    base = Config.model_validate({"device": "cpu", "threads": 1})
+    corpus, base = letters(ids), ALONE
     quick, slow = (
         speed_at(1e-6, 1e-9, V=len(LETTERS)),
         speed_at(1e-6, 1.0, V=len(LETTERS)),
@@ -574,10 +574,8 @@ def test_the_loss_of_repeated_ids_is_theirs_over_all_ids() -> None:
 def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     period: int, repeats: bool
 ) -> None:
-    ids = np.random.default_rng(13).integers(len(LETTERS), size=period).astype(np.uint8)
-    corpus = replace(
-        corpus_of(40_000), ids=np.resize(ids, 40_000), vocabulary=Vocabulary.of(LETTERS)
-    )
+    ids = np.random.default_rng(13).integers(len(LETTERS), size=period)
+    corpus = letters(np.resize(ids, 40_000))
     chooser = Chooser(corpus, fake_speed(65), Config(), minutes=2, repeats=None)
     config = chooser.config(USUAL)
     model, train = config.model, config.train
@@ -607,9 +605,8 @@ def test_heads_that_are_set_are_kept_on_a_text_that_repeats_itself(
     model: dict[str, object], heads: tuple[int, int] | None, offset: bool
 ) -> None:
     """Eight heads of a C of 64 had 64 channels each."""
-    base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
-    text = replace(TEXT, repeated_part=0.2, pilot_repeated=0.1)
-    chosen = plan(corpus, 2, base, difficulty=text, speed=fake_speed(65)).config
+    base = Config.model_validate({"model": model})
+    chosen = planned(1_000_000, 2, base, repeated_part=0.2, pilot_repeated=0.1).config
     assert heads is None or (chosen.model.n_head, chosen.model.head_size) == heads
     assert chosen.model.head_size == model.get("head_size", chosen.model.head_size)
     assert chosen.model.key_offset == offset
@@ -685,11 +682,8 @@ def test_members_share_the_threads_unless_they_take_turns(
 
 
 def test_members_that_train_side_by_side_are_predicted_a_lower_loss() -> None:
-    corpus = corpus_of(200_000)
-    text = replace(TEXT, train_ids=len(corpus.train))
     alone, at_once = (
-        plan(corpus, 1, difficulty=text, speed=speed)
-        for speed in (fake_speed(65), replace(fake_speed(65), threads=8))
+        planned(200_000, 1, speed=replace(fake_speed(65), threads=threads)) for threads in (1, 8)
     )
     assert at_once.val_loss < alone.val_loss
     assert at_once.seconds <= 60
@@ -706,20 +700,15 @@ def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -
     drawn = np.random.default_rng(11).integers(len(LETTERS), size=40_000)
     losses = []
     for ids in (drawn, np.arange(40_000) * 7 % len(LETTERS)):
-        corpus = replace(
-            corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS)
-        )
-        base = Config.model_validate({"device": "cpu", "threads": 1})
-        losses.append(measure_difficulty(corpus, 64, base, minutes=0.1).pilot_loss)
+        losses.append(measure_difficulty(letters(ids), 64, ALONE, minutes=0.1).pilot_loss)
     assert losses[0] > 0.95 * np.log(len(LETTERS))
     assert losses[1] < 0.05
 
 
 def test_what_a_text_repeats_and_what_the_pilot_has_learnt_of_it_are_measured() -> None:
     """Each part of a Difficulty could be another, and no test failed."""
-    lines = np.random.default_rng(5).integers(len(LETTERS), size=(350, 20)).astype(np.uint8)
-    ids = lines.repeat(6, axis=0).flatten()[:40_000]  # each line six times, and never again
-    corpus = replace(corpus_of(40_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
+    lines = np.random.default_rng(5).integers(len(LETTERS), size=(350, 20))
+    corpus = letters(lines.repeat(6, axis=0).flatten()[:40_000])  # six times, and never again
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"T": 128, "counts": 0}})
     text = measure_difficulty(corpus, 128, base, 0.1, repeats=True)
     assert text.repeated_part == repeated_part(corpus.val, 128, context_of(corpus, 128))
@@ -751,9 +740,8 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
     repeats: bool, part: float
 ) -> None:
     """Of 20,000 characters that differ, it took 71 seconds of 120."""
-    ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000).astype(np.uint8)
-    ids = np.resize(ids[:40], 70_000) if repeats else ids
-    corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
+    ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000)
+    corpus = letters(np.resize(ids[:40], 70_000) if repeats else ids)
     model = {"T": 64, "n_layer": 12, "C": 768}  # so slow that it sees few characters
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
     each_s = part * 1.2e-3  # seconds of the pilot for each character
@@ -770,9 +758,8 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
 
 def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None:
     """On a slow machine such a run was predicted, with confidence, far too low."""
-    text = replace(TEXT, train_ids=900_000, pilot_characters=200_000)
     slow = speed_at(3e-4, 1e-5)
-    lines = plan(corpus_of(1_000_000), 0.5, difficulty=text, speed=slow).describe()
+    lines = planned(1_000_000, 0.5, speed=slow, pilot_characters=200_000).describe()
     assert "no prediction: the run is too short (200,000 characters needed)" in lines
 
 
@@ -802,14 +789,10 @@ def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None
 
 @pytest.mark.usefixtures("short_pilots")
 def test_the_pilot_sees_more_the_more_minutes_there_are_but_few_passes() -> None:
-    ids = np.random.default_rng(5).integers(len(LETTERS), size=60_000).astype(np.uint8)
-    base = Config.model_validate({"device": "cpu", "threads": 1})
+    ids = np.random.default_rng(5).integers(len(LETTERS), size=60_000)
     seen = []
     for minutes, characters in ((0.1, 60_000), (0.4, 60_000), (60, 6_000)):
-        corpus = replace(
-            corpus_of(characters), ids=ids[:characters], vocabulary=Vocabulary.of(LETTERS)
-        )
-        measured = measure_difficulty(corpus, 64, base, minutes)
+        measured = measure_difficulty(letters(ids[:characters]), 64, ALONE, minutes)
         assert measured.pilot_loss == pytest.approx(np.log(len(LETTERS)), rel=0.05)
         assert measured.repeated_part == measured.pilot_repeated == 0.0
         seen.append(measured.pilot_characters)
@@ -846,9 +829,8 @@ def test_a_plan_has_no_more_steps_than_are_allowed(max_steps: int, characters: i
 
 def test_of_one_character_repeated_nothing_but_a_loss_of_0_is_predicted() -> None:
     """A million of it ended with a ZeroDivisionError."""
-    text = replace(TEXT, V=1, pilot_loss=0.0, pilot_gain=0.0, pilot_gap=0.0)
     for minutes in (0.2, 5):
-        chosen = plan(corpus_of(1_000_000, V=1), minutes, difficulty=text, speed=fake_speed(1))
+        chosen = planned(1_000_000, minutes, V=1, pilot_loss=0.0, pilot_gain=0.0, pilot_gap=0.0)
         assert chosen.val_loss == 0.0
 
 
@@ -923,12 +905,10 @@ def test_of_bytes_the_loss_is_predicted_per_character() -> None:
 @pytest.mark.parametrize("steps", [0, 7, 20])
 def test_choosing_stops_when_it_is_asked_to(steps: int) -> None:
     """Ctrl-C was heard only when all was chosen, and left a run of no steps behind."""
-    ids = np.random.default_rng(7).integers(len(LETTERS), size=30_000).astype(np.uint8)
-    corpus = replace(corpus_of(30_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
-    base = Config.model_validate({"device": "cpu", "threads": 1})
+    corpus = letters(np.random.default_rng(7).integers(len(LETTERS), size=30_000))
     answers = iter([*(steps * [False]), True])
     with pytest.raises(Interrupted, match="nothing is written"):
-        plan(corpus, 0.1, base, should_stop=lambda: next(answers))
+        plan(corpus, 0.1, ALONE, should_stop=lambda: next(answers))
 
 
 def test_four_ranks_plan_the_run_of_a_machine_four_times_as_fast() -> None:
@@ -987,7 +967,6 @@ def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(
 
 def test_on_an_accelerator_the_cost_of_launching_kernels_is_not_that_of_operations() -> None:
     """Bug: the paces of two small models, which only launched kernels, were extrapolated."""
-    corpus = corpus_of(100_000_000)
 
     def step_s(config: Config) -> float:
         model, train = config.model, config.train
@@ -1000,9 +979,7 @@ def test_on_an_accelerator_the_cost_of_launching_kernels_is_not_that_of_operatio
 
     speed = Speed(65, measure, launches_kernels=True)
     base = Config.model_validate({"model": {"counts": 0}})
-    text = replace(TEXT, train_ids=90_000_000)
-    chosen = plan(corpus, 5, base, difficulty=text, speed=speed)
-    assert chosen.seconds <= 300
+    assert planned(100_000_000, 5, base, speed).seconds <= 300
     for shape in ((2, 64), (3, 96), (6, 256), (12, 768)):
         for batch_size in (16, 256):
             config = settings_for(Choice(*shape, 10**8), 512, batch_size)
@@ -1014,16 +991,14 @@ def test_on_an_accelerator_a_model_whose_depth_is_set_has_a_pace_above_zero() ->
     """Layers and the constant cost cannot be told apart: the fit has many solutions."""
     speed = Speed(65, lambda configs: [Pace(1e-6, 1e-7) for _ in configs], launches_kernels=True)
     base = Config.model_validate({"model": {"n_layer": 3, "C": 96}})
-    chosen = plan(corpus_of(1_000_000), 5, base, difficulty=TEXT, speed=speed)
+    chosen = planned(1_000_000, 5, base, speed)
     assert speed.predict(chosen.config).train_s > 1e-7
 
 
 def on_gpu(characters: int, times: float, minutes: float = 5, base: Config | None = None) -> Plan:
     """The plan for a GPU that is `times` as fast as two cores, in `minutes`."""
-    corpus = corpus_of(characters)
-    text = replace(TEXT, train_ids=len(corpus.train))
     speed = replace(fake_speed(65, times), launches_kernels=True)
-    return plan(corpus, minutes, base, difficulty=text, speed=speed)
+    return planned(characters, minutes, base, speed)
 
 
 @pytest.mark.parametrize("times", [100, 1000])

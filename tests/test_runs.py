@@ -290,22 +290,6 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
 
 
-def test_a_reader_beside_a_run_that_saves_finds_the_next_checkpoint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The one that the index had named was pruned as it was read: "damaged", it said."""
-    write(3, keep=1)
-    read_bytes = Path.read_bytes
-
-    def read_after_a_save(path: Path) -> bytes:
-        if path == place(3) / "config.json" and not place(4).exists():
-            write(4, keep=1)
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_after_a_save)
-    assert read_checkpoint(RUN, "last").step == 4
-
-
 # --- the list of runs ---
 
 Gpt = Any  # Callable[..., tuple[int, str, str]]
@@ -425,6 +409,7 @@ def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
     shutil.copytree(place(7), "mine")
     assert gpt("sample", "mine", "--length", 3)[0] == 0
     assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0
+    assert gpt("explain", "averaging", "--run", "mine")[0] == 0
 
 
 # --- what cannot be read is not damaged; what was never saved is not to be resumed ---

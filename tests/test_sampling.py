@@ -596,22 +596,6 @@ def test_unknown_characters_of_a_prompt_are_listed() -> None:
     check_known("ab", VOCABULARY)
 
 
-@pytest.mark.parametrize(
-    ("character", "shown"),
-    [
-        (" ", "␣"),
-        ("\xa0", r"\xa0"),
-        ("\u0301", "◌\u0301"),
-        ("\n", "↵"),
-        ("\udcff", r"\udcff"),
-        ("語", "語"),
-    ],
-)
-def test_a_character_that_shows_nothing_is_named(character: str, shown: str) -> None:
-    """Bug: the message about a space outside the vocabulary showed nothing."""
-    assert listed_characters(character) == shown
-
-
 def test_a_long_list_of_characters_is_counted() -> None:
     characters = "".join(map(chr, range(0x4E00, 0x4E00 + 1234)))
     assert listed_characters(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")

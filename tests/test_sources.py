@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,12 @@ def tarred(members: dict[str, bytes], suffix: str = "") -> str:
     return write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
 
 
-@pytest.fixture
-def chunks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets files be read in chunks of so many bytes."""
-    return lambda size: monkeypatch.setattr(reading, "CHUNK_BYTES", size)
+@contextmanager
+def in_chunks(size: int) -> Iterator[None]:
+    """Read files in chunks of `size` bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        yield
 
 
 # --- one file ---
@@ -113,14 +116,8 @@ def chunks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @given(text=any_text, size=st.integers(1, 11))
 def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) -> None:
     write(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         assert read("text.txt") == text.removeprefix("\ufeff")
-
-
-def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
-    write("\ufeffa\r\nb\rc\n".encode())
-    assert read("text.txt") == "a\r\nb\rc\n"
 
 
 def test_a_line_without_end_is_read_in_chunks() -> None:
@@ -129,27 +126,6 @@ def test_a_line_without_end_is_read_in_chunks() -> None:
     chunks = [chunk for document in source.documents() for chunk in document.chunks()]
     assert b"".join(chunks) == content
     assert max(map(len, chunks)) <= CHUNK_BYTES + 3  # the rest of a character
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 22])
-@pytest.mark.parametrize(
-    ("content", "offset"),
-    [
-        (b"abc\xffdef", 3),
-        ("caf\xe9".encode("latin-1"), 3),
-        (b"a\xed\xa0\xbd\xed\xb8\x80", 1),
-        ("grün".encode("latin-1"), 2),
-        ("日本".encode()[:-1], 3),
-        ("é€".encode() + b"\x80", 5),
-        ("\ufeffab".encode() + b"\xc3(", 5),
-    ],
-)
-def test_bytes_that_are_no_utf8_are_told_with_their_offset(
-    content: bytes, offset: int, size: int, chunks_of: Callable[[int], None]
-) -> None:
-    chunks_of(size)
-    told = f"byte 0x{content[offset]:02x} at offset {offset} is not UTF-8;"
-    assert told in refusal(write(content))
 
 
 def test_what_is_no_readable_file_is_told() -> None:
@@ -192,8 +168,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
         text = text.replace("\x1b", "")
     content = text.encode(encoding, "ignore")
     write(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         assert read("text.txt", encoding=encoding) == content.decode(encoding)
 
 
@@ -208,8 +183,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
     assume(binary_format(content, "text.txt") is None)
     encoding = encoding_of(content, encoding)  # a byte-order mark decides
     write(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         try:
             oracle = content.decode(encoding)
         except UnicodeDecodeError as error:
@@ -283,8 +257,7 @@ def test_wrong_bytes_are_replaced_as_python_replaces_them(
     content: bytes, encoding: str, size: int
 ) -> None:
     write(b"." + content)  # no byte-order mark, no magic bytes
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         told = read("text.txt", encoding=encoding, errors="replace")
     assert told == "." + content.decode(encoding, "replace")
 
@@ -370,8 +343,7 @@ def test_a_compressed_file_is_read_through(text: str, size: int, suffix: str) ->
     half = len(text) // 2  # two streams, one after the other, are one file
     content = COMPRESS[suffix](text[:half].encode()) + COMPRESS[suffix](text[half:].encode())
     name = write(content, f"text.txt{suffix}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         assert read(name) == text.removeprefix("\ufeff")
 
 
@@ -548,21 +520,6 @@ def test_links_in_an_archive_are_left_out() -> None:
 values = st.lists(any_text.filter(lambda text: text != ""), min_size=1, max_size=7)
 
 
-@given(texts=values, delimiter=st.sampled_from(",;\t|"), size=st.integers(1, 64))
-def test_a_column_is_read_as_the_csv_module_reads_it(
-    texts: list[str], delimiter: str, size: int
-) -> None:
-    texts = [text.replace("\r", "") for text in texts]  # which not every version quotes
-    with open("t.csv", "w", newline="", encoding="utf-8") as file:  # noqa: PTH123
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerow(["id", "text", "id"])
-        writer.writerows([i, text, -i] for i, text in enumerate(texts))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
-        read = documents("t.csv", column="text")
-    assert read == {f"t.csv:{i}": text for i, text in enumerate(texts, start=2)}
-
-
 @given(rows=st.lists(st.text('ab",;\n\r\t '), max_size=9), size=st.integers(1, 9))
 def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows: list[str], size: int) -> None:
     content = "text,b\n" + "\n".join(rows)
@@ -574,8 +531,7 @@ def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows: list[str],
     except (csv.Error, AssertionError):
         refusal("t.csv", column="text")
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         if expected:
             assert [*documents("t.csv", column="text").values()] == expected
 
@@ -709,8 +665,7 @@ def test_a_json_array_is_read_as_the_json_module_reads_it(
     records = [{"id": i, "text": text, "more": [text, -1.5]} for i, text in enumerate(texts)]
     write(json.dumps(records, ensure_ascii=False, indent=indent).encode(), "t.json")
     write("\n".join(json.dumps(record, indent=indent) for record in records).encode(), "u.json")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         read = documents("t.json", column="text")
         assert read == {f"t.json:{i}": text for i, text in enumerate(texts, start=1)}
         assert [*documents("u.json", column="text").values()] == texts
@@ -746,8 +701,7 @@ def test_a_column_of_json_lines_is_read(texts: list[str], size: int, ascii_only:
     ]
     write("\n\n".join(lines).encode(), "t.jsonl")
     write(gzip.compress("\n".join(lines).encode()), "t.jsonl.gz")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+    with in_chunks(size):
         assert list(documents("t.jsonl", column="text").values()) == texts
         assert list(documents("t.jsonl.gz", column="text").values()) == texts
     assert list(documents("t.jsonl", column="text")) == [
@@ -870,26 +824,13 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("include", "expected"),
-    [
-        (("*.md",), ["a.md", "src/a.md", "src/x/a.md"]),
-        (("src/*.md",), ["src/a.md"]),
-        (("src/**/*.md",), ["src/a.md", "src/x/a.md"]),
-        (("**/x/*",), ["src/x/a.md", "src/x/b.txt"]),
-        (("a.*", "[b]*"), ["a.md", "a.txt", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
-        ((), ["a.md", "a.txt", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
-    ],
-)
-def test_globs_say_which_files_of_a_folder_are_read(
-    include: tuple[str, ...], expected: list[str]
-) -> None:
-    make("f/a.md", "f/a.txt", "f/src/a.md", "f/src/x/a.md", "f/src/x/b.txt")
-    assert [*documents("f", include=include)] == [f"f/{name}" for name in expected]
-
-
-@pytest.mark.parametrize(
     ("data", "expected"),
     [
+        ({"include": ("*.md",)}, ["a.md", "src/a.md", "src/x/a.md"]),
+        ({"include": ("src/*.md",)}, ["src/a.md"]),
+        ({"include": ("src/**/*.md",)}, ["src/a.md", "src/x/a.md"]),
+        ({"include": ("**/x/*",)}, ["src/x/a.md", "src/x/b.txt"]),
+        ({"include": ("a.m*", "[b]*")}, ["a.md", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
         ({"include": ("!*.md",)}, ["a.txt", "src/x/b.txt"]),
         ({"include": ("*.md", "!src/*.md")}, ["a.md", "src/x/a.md"]),
         ({"exclude": ("*.md",)}, ["a.txt", "src/x/b.txt"]),
@@ -900,7 +841,7 @@ def test_globs_say_which_files_of_a_folder_are_read(
         ({"include": ("*.md",), "exclude": ("src/x",)}, ["a.md", "src/a.md"]),
     ],
 )
-def test_globs_say_which_files_are_left_out(data: dict[str, Any], expected: list[str]) -> None:
+def test_globs_say_which_files_are_read(data: dict[str, Any], expected: list[str]) -> None:
     """Bug: `data.include=["!*.c"]` matched nothing, and nothing could be excluded."""
     make("f/a.md", "f/a.txt", "f/src/a.md", "f/src/x/a.md", "f/src/x/b.txt")
     assert [*documents("f", **data)] == [f"f/{name}" for name in expected]
@@ -1011,24 +952,11 @@ def test_a_name_with_invisible_characters_is_read_and_escaped(c: str) -> None:
     assert [*documents(name)] == [f"a{ascii(c)[1:-1]}b.txt"]
 
 
-def test_a_name_forges_no_line_of_a_message(caplog: pytest.LogCaptureFixture) -> None:
-    """Bug: a file name with a line end wrote a line of its own into notices and errors."""
-    caplog.set_level("INFO", "gpt")
-    Path("f").mkdir()
-    for name in ("a\ngpt: all is well", "b\x1b[2J", "c\u2028d"):
-        write(PNG, f"f/{name}")
-    write(b"caf\xe9", "f/z\ny")
-    told = [refusal("f"), *caplog.messages]
-    assert all(line.isprintable() for line in told)
-    assert "f/z\\ny: byte 0xe9" in told[0]
-    assert "a\\ngpt: all is well" in told[1]
-
-
 def test_many_small_files_are_one_text() -> None:
-    make(*(f"f/{i % 7}/{i:04}.txt" for i in range(1009)))
+    make(*(f"f/{i % 7}/{i:04}.txt" for i in range(211)))
     corpus = load_corpus(open_source("f"), DataConfig(separator="\n"))
     text = corpus.vocabulary.decode(corpus.ids)
-    names = sorted(f"{i % 7}/{i:04}.txt" for i in range(1009))
+    names = sorted(f"{i % 7}/{i:04}.txt" for i in range(211))
     assert text.split("\n") == [f"text of {name[2:]}" for name in names]
 
 

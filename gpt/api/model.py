@@ -117,10 +117,10 @@ class Model:
 
         Args:
             prompt: the text to continue; it is not yielded.
-            length: the number of characters; by default `sample.length` of the run's config.
-            seed: the seed of the random draws; by default the seed of the run.
-            stops: strings that end the text; see `sample`.
-            rules: changes of the sampling settings; see `sample`.
+            length: as for `sample`.
+            seed: as for `sample`.
+            stops: as for `sample`.
+            rules: as for `sample`.
 
         Returns:
             An iterator over parts of the text.
@@ -199,8 +199,7 @@ class Model:
             text: 1 to `model.T` characters, or UTF-8 bytes with `data.vocabulary: bytes`.
 
         Returns:
-            float32 tensor on the CPU, of shape (T, V) for T characters (or bytes) and a vocabulary
-            of V. Row t predicts the character (or byte) after position t.
+            float32 tensor (T, V) on the CPU. Row t predicts the character (or byte) after t.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -258,9 +257,8 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An Attention of float32 tensors on the CPU, for H heads, T characters and a vocabulary
-            of V. `weights` has shape (n_layer, H, T, T): queries by keys. Each row sums to 1.
-            `probabilities` has shape (T, V). Its row t predicts the character after position t.
+            An Attention of float32 tensors on the CPU: `weights` (n_layer, H, T, T), queries by
+            keys, and `probabilities` (T, V), of which row t predicts the character after t.
 
         Raises:
             UsageError: the text is empty, too long, or has unknown characters.
@@ -281,15 +279,12 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An AttentionAnalysis: the `weights` and `probabilities` that `attention` returns, and
-            more float32 tensors, for H heads and T characters. `losses` (T - 1,) is the loss of
-            each character but the first, in nats. `losses_without` (n_layer, H, T - 1) is the same
-            loss with that head ablated. `value_norms` (n_layer, H, T) is the norm of each value
-            after the output projection. `previous` and `induction` (n_layer, H) score how much a
-            head attends to the previous character, and how well it finds repetitions. `lens` has
-            the logit lens of each layer. All these are of the network alone. `with_counts` has the
-            predictions of n-gram counts without and with the network, and the weights of both; None
-            for a model without counts.
+            An AttentionAnalysis: what `attention` returns, and float32 tensors of the network
+            alone, for H heads and T characters. `losses` (T - 1,) and `losses_without`
+            (n_layer, H, T - 1) are the losses of each character but the first in nats, with all
+            heads and with that head ablated. `previous` and `induction` (n_layer, H) score whether
+            a head attends to the previous character, and whether it finds repetitions.
+            `with_counts` describes the predictions of n-gram counts, if the model has any.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.

@@ -183,9 +183,9 @@ def ready(
     Args:
         given: the argument `config` of `gpt.train`.
         settled: the resolved config.
-        settings: see `gpt.train`.
-        clock: see `gpt.train`.
-        should_stop: see `gpt.train`.
+        settings: as for `gpt.train`.
+        clock: as for `gpt.train`.
+        should_stop: as for `gpt.train`.
         ranks: the processes that train one model.
 
     Returns:
@@ -317,8 +317,8 @@ def prepared(
     Args:
         config: the resolved config.
         sources: the text, and the val text if there is one.
-        resumed: the vocabulary of the run to resume; None for a new run.
-        ranks: the processes of this training.
+        resumed: as for `read_text`.
+        ranks: as for `read_text`.
     """
     from gpt.text.corpus import load_corpus
 

@@ -136,11 +136,11 @@ def resume_sweep(
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
         jobs: the number of runs to train at the same time; by default, the same as before.
-        should_stop: returns whether to stop; called after each step, as by `train`.
-        on_event: called with a dict for each event, unless several runs train at the same time.
+        should_stop: as for `train`.
+        on_event: as for `sweep`.
 
     Returns:
-        A Sweep: all combinations of settings with their runs, as `sweep` returns it.
+        The Sweep, as `sweep` returns it.
 
     Raises:
         UsageError: there is no such sweep.

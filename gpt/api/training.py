@@ -150,9 +150,9 @@ def resume(
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes` and
             `train.plans`.
-        should_stop: returns whether to stop; called after each step, as by `train`.
-        on_event: called with a dict for each event, as by `train`.
-        clock: returns how many seconds of the `minutes` have passed, as for `train`.
+        should_stop: as for `train`.
+        on_event: as for `train`.
+        clock: as for `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.

@@ -1,7 +1,4 @@
-"""Averaging the past: the simplest way for a position to use the characters before it.
-
-The lesson computes the same averages in three ways. The third way is attention with equal scores.
-"""
+"""Averaging the past: the simplest way for a position to use the characters before it."""
 
 import torch
 import torch.nn.functional as F

@@ -1,8 +1,4 @@
-"""The block of attention and MLP, which is repeated to make a deep model.
-
-The residual stream runs through all blocks. Attention and MLP each read a normalised copy of the
-stream, and add their output to the stream.
-"""
+"""The block of attention and MLP, which is repeated to make a deep model."""
 
 import math
 

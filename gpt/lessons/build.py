@@ -18,7 +18,7 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     Args:
         name: a key of `LESSONS`, or `FOLLOW`, which needs `trained`.
         seed: seed of the lesson's random tensors.
-        trained: a trained model. If given, the page also shows the lesson's step in this model.
+        trained: a trained model, in which the page also shows the lesson's step.
     """
     if name == FOLLOW and trained is not None:
         page = Page(name, FOLLOW_TITLE, "gpt/lessons/follow.py", None, [LOGIT_LENS])

@@ -1,7 +1,4 @@
-"""Counting: n-gram models, which predict the next character from counts of the train split.
-
-They are what attention competes with. Smoothing is Kneser-Ney's, as in gpt/counts.
-"""
+"""Counting: n-gram models, which predict the next character from counts of the train split."""
 
 import numpy as np
 import torch

@@ -1,8 +1,4 @@
-"""Dropout: in training, set random numbers to zero, so that the model relies on no single one.
-
-Sources: "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (JMLR 15, 2014).
-Implementations of "Attention Is All You Need" (arXiv:1706.03762) apply it to attention weights.
-"""
+"""Dropout: in training, set random numbers to zero, so that the model relies on no single one."""
 
 import copy
 

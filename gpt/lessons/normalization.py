@@ -1,10 +1,7 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-BatchNorm (arXiv:1502.03167) normalises each column, over the examples of a batch. In training, the
-output for an example then depends on the other examples; evaluation uses running statistics.
-LayerNorm (arXiv:1607.06450) normalises each row, over the channels of one example, and needs no
-running statistics. `correction` = 1 computes the unbiased variance, as the source notebooks do.
-`correction` = 0 computes the biased variance, as torch's layers do.
+`correction` = 1 computes the unbiased variance, as the source notebooks do; `correction` = 0 the
+biased variance, as torch's layers do.
 """
 
 import torch

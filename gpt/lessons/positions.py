@@ -1,8 +1,4 @@
-"""Positions, without which attention treats its input as a set instead of a sequence.
-
-Absolute positions, learned or sinusoidal, are added to the token embedding. The lesson `recipe`
-explains rotary positions, which rotate queries and keys instead.
-"""
+"""Positions, without which attention treats its input as a set instead of a sequence."""
 
 import torch
 from torch import Tensor

@@ -1,9 +1,4 @@
-"""Why scores are divided by the square root of head_size.
-
-A query times a key is a sum of head_size products. If each product has variance 1, the sum has
-variance head_size. The softmax of such large scores is nearly one-hot, and its gradients vanish
-("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
-"""
+"""Why scores are divided by sqrt(head_size) (arXiv:1706.03762, section 3.2.1, footnote 4)."""
 
 import math
 

@@ -35,18 +35,10 @@ from gpt.lessons.textbook import Textbook
 
 @dataclass(frozen=True)
 class Stage:
-    """A model that the lessons have built, and how to train it.
+    """A model that the lessons have built, and the arguments of `fit` that train it."""
 
-    Attributes:
-        parts: the functions and classes of the model, in the order of the file.
-        model: an expression that makes the model for V distinct characters.
-        shape: (B, T), the shape of a batch.
-        steps: the number of steps.
-        rate: the peak learning rate.
-    """
-
-    parts: tuple[Callable[..., Any], ...]
-    model: str
+    parts: tuple[Callable[..., Any], ...]  # its functions and classes, in the order of the file
+    model: str  # an expression that makes it for V distinct characters
     shape: tuple[int, int] = (32, 16)
     steps: int = 300
     rate: float = 0.01
@@ -59,11 +51,7 @@ STAGES = {  # by the lesson that completes the model; later lessons up to the ne
     "heads": Stage((FusedHeads, add_positions, ManyHeads), "ManyHeads(V, T=16, C=64)"),
     "block": Stage((*BLOCK, OneBlock), "OneBlock(V, T=16, C=64)"),
     "model": Stage(
-        (*BLOCK, Textbook),
-        "Textbook(V, T=64, C=128, n_layer=4, n_head=4)",
-        shape=(12, 64),
-        steps=2000,
-        rate=3e-3,
+        (*BLOCK, Textbook), "Textbook(V, T=64, C=128, n_layer=4, n_head=4)", (12, 64), 2000, 3e-3
     ),
 }
 IMPORTS = """\
@@ -77,12 +65,7 @@ from torch import nn"""
 
 
 def write_program(lesson: str, name: str) -> str:
-    """Return the text of a Python file that trains the model built up to `lesson`.
-
-    Args:
-        lesson: a key of `LESSONS`.
-        name: the name of the file, for its docstring.
-    """
+    """Return the text of the Python file `name`, which trains the model built up to `lesson`."""
     order = list(LESSONS)
     built = [stage for stage in STAGES if order.index(stage) <= order.index(lesson)]
     stage = STAGES[built[-1]]
@@ -117,9 +100,9 @@ def train_on_file(
 
     Args:
         new_model: makes the model for a number of distinct characters.
-        shape: (B, T), the shape of a batch.
-        steps: the number of steps.
-        rate: the peak learning rate.
+        shape: as for `fit`.
+        steps: as for `fit`.
+        rate: as for `fit`.
     """
     try:
         text = Path(sys.argv[1]).read_text("utf-8")

@@ -1,7 +1,4 @@
-"""The textbook GPT: earlier lessons' code in one class, with the same logits as class `GPT`.
-
-`configs/classic.yaml` trains this architecture. It is GPT-2's (Radford et al. 2019, section 2.3).
-"""
+"""The textbook GPT: earlier lessons' code in one class, with the logits of config `classic`."""
 
 import torch
 from torch import Tensor, nn
