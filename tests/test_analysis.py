@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.errors import UsageError
 from gpt.evaluation.attention_weights import blocks_of
 from gpt.evaluation.head_analysis import (
     analyze_text,
@@ -188,8 +187,3 @@ def test_a_text_of_one_character_and_a_model_of_context_1() -> None:
     assert found.previous.isnan().all()
     assert found.lens.predicted.shape == (L + 1, 1)
     assert analyze_text(model(T=1), ALPHABET, "a").induction.isnan().all()
-
-
-def test_a_text_is_refused_as_for_its_attention() -> None:
-    with pytest.raises(UsageError, match=r"attention_window = 11 characters, .* got 12; cut it"):
-        analyze_text(model(), ALPHABET, "abcdefghijkl")

@@ -120,18 +120,6 @@ def test_attend_leaves_no_trace() -> None:
     assert not any(part._forward_pre_hooks for part in gpt.modules())
 
 
-def test_a_text_is_refused_with_the_reason() -> None:
-    vocabulary = Vocabulary("abcdefghijklmnopq")
-    assert attend_text(model(), vocabulary, "abcdefghijk").weights.shape[-1] == 11
-    for text, message in [
-        ("", "expected at least one character"),
-        ("abcdefghijkl", "at most model.attention_window = 11 characters, .* got 12; cut it"),
-        ("xa\x1b", r"outside the model's vocabulary: x \\x1b; leave them out"),
-    ]:
-        with pytest.raises(UsageError, match=message):
-            attend_text(model(), vocabulary, text)
-
-
 def test_weights_that_give_nan_are_refused() -> None:
     """A run with weights of 1e30 made a page with NaN in it, and exit code 0."""
     gpt = model()

@@ -522,11 +522,6 @@ def test_explain_uses_the_terminals_width(
     assert max(map(len, lines)) > 0.9 * width
 
 
-def test_explain_shows_a_lesson(gpt: Gpt) -> None:
-    code, out, _ = gpt("explain", "averaging")
-    assert (code, "0.3525  0.0545" in out, "next: gpt explain head" in out) == (0, True, True)
-
-
 @pytest.mark.parametrize("name", ["heads", "block", "model", FOLLOW])
 def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, name: str) -> None:
     """These lessons failed their own checks: the model was in training mode."""

@@ -15,11 +15,9 @@ from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import (
     GPT,
-    MLP,
     Block,
     count_parameters,
     cross_entropy,
-    relu2,
 )
 from gpt.text.vocabulary import MASKED
 
@@ -429,15 +427,6 @@ def test_a_masked_token_adds_nothing_to_any_embedding() -> None:
             seen = [d for d in range(3) if d <= t and not masked[b, t - d]]
             expected = sum((tables[d][ids[b, t - d]] for d in seen), start=torch.zeros(C))
             torch.testing.assert_close(x[b, t], expected)
-
-
-def test_relu2_is_the_square_of_the_positive_part() -> None:
-    mlp = shaken(MLP(config(activation="relu2")))
-    x = torch.randn(B, T, C)
-    hidden = mlp.expand(x).clamp(min=0) ** 2
-    torch.testing.assert_close(mlp(x), mlp.projection(hidden))
-    wide = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(relu2, wide)
 
 
 def test_attention_in_bfloat16_on_a_cpu_is_near_that_in_float32() -> None:

@@ -186,12 +186,6 @@ def test_the_logit_lens_goes_on_with_counts_and_mixture(
     assert browser.get_log("browser") == []
 
 
-def test_without_counts_the_page_shows_none(page: Chrome) -> None:
-    for id_ in ("mixing", "counting"):
-        assert not page.find_element(By.ID, id_).is_displayed()
-    assert shown(page, "predictor").lower().startswith("predicts next")
-
-
 def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Path) -> None:
     """And a head without which the loss is lower was tinted as if it cost much."""
     analysis, vocabulary = analysis_of("the fox", 2, 19)

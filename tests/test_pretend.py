@@ -105,11 +105,6 @@ def test_auto_is_the_accelerator_that_is_there(pretend: torch.device) -> None:
     assert select_device("auto").type == pretend.type
 
 
-def test_auto_is_the_cpu_without_one() -> None:
-    if not torch.accelerator.is_available():
-        assert select_device("auto") == CPU
-
-
 def test_the_chosen_gpu_is_the_one_that_torch_allocates_on() -> None:
     """Bug: with `device: cuda:1`, pinned memory and streams were allocated on GPU 0."""
     with two_gpus() as cuda:

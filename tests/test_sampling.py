@@ -384,13 +384,6 @@ def test_greedy_text_is_the_likeliest_of_each_context() -> None:
     assert sample("abc", length=40, rules=rules_of(temperature=0)) == VOCABULARY.decode(text[3:])
 
 
-def test_the_same_seed_tells_the_same_text() -> None:
-    assert sample() == sample()
-    assert len({sample(), sample(seed=6), sample(step=1)}) == 3
-    assert sample(length=7) == sample()[:7]
-    assert sample(length=300)[:29] == sample()  # past the numbers that are drawn at a time
-
-
 def test_a_samples_draws_are_its_own() -> None:
     """Neither how many are written at once nor when the others stop changes a sample."""
     prompts = ["ab", "ab", "c", "defghij"]
@@ -603,11 +596,6 @@ def test_a_long_list_of_characters_is_counted() -> None:
 
 def test_the_prompt_may_be_longer_than_T() -> None:
     assert sample("abcdefghij" * 5) == sample(("abcdefghij" * 5)[-13:])
-
-
-def test_nothing_is_written_by_sampling(elsewhere: Path) -> None:
-    sample()
-    assert not [path for path in elsewhere.rglob("*") if path.is_file()]
 
 
 # --- the prompt loop ---

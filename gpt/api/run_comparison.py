@@ -114,12 +114,11 @@ def _log(path: Path) -> "ComparedRun":
 
 
 def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Read a run, and score its best checkpoint on its val split.
+    """Read a run, score its best checkpoint on its val split, and return it with two hashes.
 
-    Returns:
-        The run, and two hashes: that of the scored text, in which rare characters may be unknown,
-        and the recorded one of the whole text with the fraction that is val. Two runs have the same
-        val text if they have a hash in common. If the run's text is missing, the first is too.
+    They are that of the scored text, in which rare characters may be unknown (absent if the text is
+    missing), and the recorded one of the whole text with the fraction that is val. Runs that have a
+    hash in common have the same val text.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -166,11 +165,9 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
-    """Return the settings of a run, by dotted key.
+    """Return the settings of a run by dotted key; of a sweep's run of `train.minutes`, as planned.
 
-    If the run belongs to a sweep and has `train.minutes`, return its settings before training.
-    Training replaces the number of steps by one that fits into the time, which can differ even
-    between runs that differ only by seed.
+    Training sets the number of steps that fit into the minutes, which can differ between seeds.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan

@@ -91,10 +91,9 @@ def main() -> NoReturn:
 
 
 def _set_up_streams() -> None:
-    """Prevent errors of stdin, stdout and stderr from ending the program.
+    """Replace closed streams by the null device, and prevent errors of streams as far as possible.
 
-    Replace closed streams by the null device, escape characters that cannot be decoded or encoded,
-    and ignore errors when writing to stderr.
+    Characters that cannot be decoded or encoded are escaped. Errors of stderr are ignored.
     """
 
     def null_device(mode: str) -> TextIO:
@@ -164,9 +163,8 @@ def _of_typer(error: Any) -> str:
 class _Notices(logging.Handler):
     """Logging handler that prints messages to stderr, above the progress bar if there is one.
 
-    A status line says what a slow phase of the program does, such as `counting n-grams`. In a
-    terminal, it is erased when the phase ends or the next message is printed. Elsewhere it is
-    printed like any other message.
+    In a terminal, the status line of a phase is erased when the phase ends or the next message is
+    printed. Elsewhere it is printed like any other message.
     """
 
     _shows_status = False

@@ -37,10 +37,9 @@ class Repl:
     text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
-        """Read commands and prompts until /quit or the end of the input.
+        """Read typed lines by `read`, and print by `show`, until /quit or the end of the input.
 
-        `read` prints a prompt sign and returns a typed line. `show` prints a text. A
-        KeyboardInterrupt stops the current text or discards a half-typed line.
+        A KeyboardInterrupt stops the current text or discards a half-typed line.
         """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (adds editing and a history to `input`)

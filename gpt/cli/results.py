@@ -44,11 +44,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format two lines about the scores of a run.
-
-    The first line says why the run ended, and gives its best val loss. The second line compares
-    the bits per character of the model with those of simple predictors.
-    """
+    """Format why a run ended with its best val loss, and its bits beside those of predictors."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -65,10 +61,7 @@ def _scores(outcome: "Outcome") -> str:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print each combination of settings, lowest mean val loss first.
-
-    If runs failed, list them and exit with code 1.
-    """
+    """Print the combinations, lowest mean val loss first; exit with code 1 if runs failed."""
     if as_json:
         show_json(asdict(sweep))
     else:
@@ -87,11 +80,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 
 
 def _table(sweep: "Sweep") -> str:
-    """Format a table with a row for each combination of the settings that the sweep varies.
-
-    The columns are the values of these settings, the mean val loss over the combination's runs, its
-    standard error, and the loss of each run.
-    """
+    """Format a table with a row for each combination of the settings that the sweep varies."""
     from gpt.inspection.tables import render_table
 
     first = sweep.combinations[0]

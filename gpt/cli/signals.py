@@ -12,14 +12,10 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal is handled as it would be outside the context. If an `Interrupted` error leaves
-    the context, its exit code is set to that of the signal. Python allows signal handlers only in
-    the main thread, so the context has no effect in other threads.
-
-    Args:
-        repeated: whether one Ctrl-C may arrive several times, as in workers of torchrun, which
-            receive it from the terminal and from torchrun. If True, later signals are ignored, and
-            no message is printed.
+    A second signal is handled as outside the context, unless one Ctrl-C may arrive `repeated`, as
+    in workers of torchrun, from the terminal and from torchrun: then it is ignored. An
+    `Interrupted` error that leaves the context gets the exit code of the signal. In threads other
+    than the main one, in which Python allows no signal handlers, the context has no effect.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:

@@ -41,12 +41,10 @@ def attention_page(
 def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the values that the script of the page uses, by name.
 
-    "weights" is base64 of little-endian uint16, where 65535 means 1. For each layer, head and query
-    position t, it has the attention weights on key positions 0 to t. "next" has, for each position,
-    pairs of a likely next character and its probability. "actual" has, for each character after the
-    first, the predicted probability and its rank (from 1). "counts" describes the predictions by
-    n-gram counts (`CountsAnalysis`); it is None if the model has no counts. The other tensors are
-    fields of `AttentionAnalysis`.
+    "weights" is base64 of little-endian uint16, where 65535 means 1: for each layer, head and query
+    position t, the weights on key positions 0 to t. "next" has pairs of a likely next character and
+    its probability for each position. "actual" has the predicted probability and rank (from 1) of
+    each character after the first.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
