@@ -28,8 +28,6 @@ from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.init_from import adapted_weights
 from tests.conftest import PANGRAM, load, metrics_of, small
 
-pytestmark = pytest.mark.precision
-
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
 ADDED = ",7TdΩé"  # of NEW; not in OLD, which lacks capitals, too
 
@@ -86,6 +84,7 @@ def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     ],
     ids=["rotary", "longer T", "learned positions, shorter T", "no n-grams"],
 )
+@pytest.mark.precision
 def test_at_step_0_no_logit_of_an_old_character_differs(
     runs: Callable[..., Path], new_text: str, trained_with: dict[str, Any], settings: list[str]
 ) -> None:
@@ -322,6 +321,7 @@ def tensors(run: Path, step: int) -> dict[str, Any]:
     return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
 
 
+@pytest.mark.precision
 def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
     runs: Callable[..., Path], new_text: str
 ) -> None:

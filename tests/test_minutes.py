@@ -32,7 +32,6 @@ from gpt.training.start import train
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 
-pytestmark = pytest.mark.precision
 Gpt = Callable[..., tuple[int, str, str]]
 Seconds = Callable[[int], float]
 BEFORE_TRAINING_S = 2.0
@@ -99,6 +98,7 @@ PACES = [half_as_fast_from_the_middle, twice_as_fast_from_the_middle, uneven]
 
 
 @pytest.mark.parametrize("pace", PACES, ids=lambda pace: pace.__name__)
+@pytest.mark.precision
 def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
     pace: Seconds, corpus: Corpus
 ) -> None:
@@ -351,6 +351,7 @@ def test_a_repeated_run_that_is_killed_makes_no_plans(corpus: Corpus) -> None:
     assert same_weights(Path("again"), Path("r"))
 
 
+@pytest.mark.precision
 def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
     """Its members are a step ahead of what is read when a plan is made."""
     run_on(Machine(half_as_fast_from_the_middle), timed(model__ensemble=2), corpus, "r")

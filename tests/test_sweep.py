@@ -20,7 +20,7 @@ import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config
 from gpt.config.yaml import to_yaml
-from gpt.errors import ConfigError, Interrupted, UsageError
+from gpt.errors import Interrupted, UsageError
 from gpt.recipe.sweep import Load, new_plan, run_sweep
 from gpt.recipe.sweep_plan import (
     MAX_RUNS,
@@ -640,8 +640,3 @@ def test_no_two_keys_end_alike() -> None:
     """Runs are named by the last part of a key."""
     names = [key.rpartition(".")[2] for key in SETTINGS]
     assert len(set(names)) == len(names)
-
-
-def test_a_config_error_names_the_value() -> None:
-    with pytest.raises(ConfigError, match="got -1"):
-        package.sweep(settings={"train.learning_rate": [1e-3, -1]})
