@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gpt.evaluation.attention_weights import run_with_streams
 from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads
-from gpt.lessons.head import attend
-from gpt.lessons.heads import SHOWN_KEYS
+from gpt.lessons.head import SHOWN_KEYS, attend
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT

@@ -12,7 +12,7 @@ from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.text.display import symbol
 
-LARGEST = 8  # number of attention weights in a table
+SHOWN_KEYS = 8  # keys in a table of a trained model's attention weights
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     attention, q, k, v = next(trained.heads())
     _, weights = attend(q, k, v, causal=True)
     T = len(trained.characters)
-    largest = weights[0, 0, -1].topk(min(LARGEST, T))
+    largest = weights[0, 0, -1].topk(min(SHOWN_KEYS, T))
     rows = [f"t={t} {symbol(trained.characters[t])}" for t in largest.indices.tolist()]
     others = 1 - largest.values.sum(dim=0, keepdim=True)
     page.table(

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons.head import Head, attend
+from gpt.lessons.head import SHOWN_KEYS, Head, attend
 from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 from gpt.model.attention import CausalSelfAttention
 from gpt.text.display import symbol
-
-SHOWN_KEYS = 8  # keys in a table of a trained model's attention weights
 
 
 class ListOfHeads(nn.Module):
