@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.config.schema import ModelConfig
+from gpt.config.schema import Config, ModelConfig
+from gpt.export.huggingface_classes import converted
 from gpt.model.attention import CausalSelfAttention, causal_scores
 from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
@@ -19,7 +20,9 @@ from gpt.model.transformer import (
     count_parameters,
     cross_entropy,
 )
-from gpt.text.vocabulary import MASKED
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import weights_of
+from gpt.text.vocabulary import MASKED, Vocabulary
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
 
@@ -332,39 +335,11 @@ TEXTBOOK = {
 def gpt2_of(model: GPT) -> torch.nn.Module:
     """Hugging Face's GPT-2 with the weights of ours."""
     transformers = pytest.importorskip("transformers")
-    ours = model.config
-    theirs = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=V,
-            n_positions=ours.T,
-            n_embd=ours.C,
-            n_layer=ours.n_layer,
-            n_head=ours.n_head,
-            tie_word_embeddings=False,
-        )
-    ).eval()
-    part = {
-        "transformer.wte": "token_embedding",
-        "transformer.wpe": "position_embedding",
-        "transformer.ln_f": "norm",
-        "lm_head": "head",
-    }
-    for i in range(ours.n_layer):
-        part |= {
-            f"transformer.h.{i}.ln_1": f"blocks.{i}.attention_norm",
-            f"transformer.h.{i}.attn.c_attn": f"blocks.{i}.attention.qkv",
-            f"transformer.h.{i}.attn.c_proj": f"blocks.{i}.attention.projection",
-            f"transformer.h.{i}.ln_2": f"blocks.{i}.mlp_norm",
-            f"transformer.h.{i}.mlp.c_fc": f"blocks.{i}.mlp.expand",
-            f"transformer.h.{i}.mlp.c_proj": f"blocks.{i}.mlp.projection",
-        }
-    weights = model.state_dict()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            module, _, kind = name.rpartition(".")
-            tensor = weights[f"{part[module]}.{kind}"]
-            is_conv1d = kind == "weight" and ".c_" in name  # stored transposed there
-            parameter.copy_(tensor.T if is_conv1d else tensor)
+    vocabulary = Vocabulary("".join(map(chr, range(V))))
+    checkpoint = CheckpointData(0, Config(model=model.config), vocabulary, weights_of(model))
+    made = converted(checkpoint)
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**made.config)).eval()
+    theirs.load_state_dict({name: torch.from_numpy(each) for name, each in made.weights.items()})
     return theirs
 
 

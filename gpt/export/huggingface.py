@@ -75,7 +75,7 @@ def _json(tree: dict[str, Any]) -> bytes:
 
 
 def _generation(sample: SampleConfig, run: ExportedRun) -> dict[str, Any]:
-    """Return the content of generation_config.json: `generate` samples as `gpt sample` does."""
+    """Return the content of generation_config.json: the run's sampling rules, without penalties."""
     unknown_id = run.checkpoint.vocabulary.unknown_id
     rules: dict[str, Any] = {"do_sample": False}
     if sample.temperature:

@@ -53,7 +53,10 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
 
 
 def _normalizer(data: DataConfig) -> dict[str, Any] | None:
-    """Return the normalizer of the settings `data`; None if they leave a text as it is."""
+    """Return the normalizer of the settings `data`; None if they leave a text as it is.
+
+    Python lowercases a Greek sigma at the end of a word to a final sigma. This normalizer does not.
+    """
     steps: list[dict[str, Any]] = []
     if data.newlines == "lf":
         steps.append({"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"})
