@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpt.export.exported_run import ExportedRun
 from gpt.export.page_counts import page_counts
 from gpt.export.shipped_weights import MEASURED_IDS, ShippedWeights, choose_rounding
+from gpt.inspection.html_page import render_page
 from gpt.inspection.output import write_out
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
@@ -30,7 +31,8 @@ from gpt.status import phase
 Arrays = dict[str, NDArray[np.generic]]
 
 ALIGNMENT = 4  # bytes to which each array is padded
-# joined to one script, in this order
+# each of these is joined to one script, in this order
+PAGE_FILES = ("vocabulary.js", "client.js", "text.js", "bars.js", "inside_view.js", "page.js")
 WORKER_FILES = (
     "arrays.js",
     "random.js",
@@ -55,9 +57,6 @@ def export_html(run: ExportedRun, out: Path) -> None:
 
 def html_page(run: ExportedRun) -> bytes:
     """Return a page that runs the model of `run`, as UTF-8."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
     with phase("choosing the precision of the weights"):
         shipped = choose_rounding(run.checkpoint, run.val)
     header = page_header(run.folder.resolve().name, run.checkpoint, shipped)
@@ -65,15 +64,15 @@ def html_page(run: ExportedRun) -> bytes:
     if run.checkpoint.mixture is not None and (counts := page_counts(run.checkpoint.mixture)):
         values, data["counts"] = counts
         header["counts"] = values | {"arrays": _entries(data["counts"])}
-    environment = Environment(
-        loader=PackageLoader("gpt.export", "page"), autoescape=True, undefined=StrictUndefined
-    )
-    page = environment.get_template("page.html").render(
+    return render_page(
+        "page",
+        folder=files("gpt.export") / "page",
+        scripts=PAGE_FILES,
+        title=header["title"],
         header=header,
         data={name: _packed(arrays) for name, arrays in data.items()},
-        worker=Markup(worker_source()),
+        worker=worker_source(),
     )
-    return page.encode()
 
 
 def worker_source() -> str:

@@ -2,32 +2,54 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from gpt.text.display import in_one_line, symbol
 
+PAGE_TEMPLATES = files("gpt.inspection") / "templates"
 
-def render_page(name: str, **values: object) -> bytes:
-    """Render the template `name` as an HTML file that includes its style and its script.
 
-    `values` are the variables of the template. jinja2 escapes them, so that a text cannot become
-    markup. The content security policy of the page allows only this style and this script.
+def render_page(
+    name: str,
+    *,
+    folder: Traversable = PAGE_TEMPLATES,
+    scripts: Sequence[str] = (),
+    **values: object,
+) -> bytes:
+    """Render the template `name` as an HTML file that includes its style and its scripts.
+
+    jinja2 escapes all values, so that a text cannot become markup. The content security policy of
+    the page allows only this style and these scripts.
+
+    Args:
+        name: the template `name`.html, its style `name`.css and, if there is one, `name`.js.
+        folder: the folder of these files.
+        scripts: names of files in `folder` to run instead of `name`.js, in this order.
+        values: the variables of the template.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup
 
+    def read(path: Traversable) -> str:
+        return path.read_text("utf-8")
+
+    templates = {
+        "layout.html": read(PAGE_TEMPLATES / "layout.html"),
+        f"{name}.html": read(folder / f"{name}.html"),
+    }
     environment = Environment(
-        loader=PackageLoader("gpt.inspection"), autoescape=True, undefined=StrictUndefined
+        loader=DictLoader(templates), autoescape=True, undefined=StrictUndefined
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {"in_one_line": in_one_line, "symbol": symbol, "csp_hash": _csp_hash}
-    folder = files("gpt.inspection") / "templates"
-    script = folder / f"{name}.js"
+    only = folder / f"{name}.js"
+    included = [folder / script for script in scripts] or [only] * only.is_file()
     embedded: dict[str, Any] = {
-        "css": Markup((folder / "base.css").read_text("utf-8"))
-        + Markup((folder / f"{name}.css").read_text("utf-8")),
-        "js": Markup(script.read_text("utf-8")) if script.is_file() else "",
+        "css": Markup(read(PAGE_TEMPLATES / "base.css") + read(folder / f"{name}.css")),
+        "js": Markup("".join(map(read, included))),
     }
     return environment.get_template(f"{name}.html").render(**embedded, **values).encode()
 

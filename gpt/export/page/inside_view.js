@@ -1,0 +1,203 @@
+
+const SHOWN_NUMBERS = 6;  // numbers of a vector that are written out
+const SHOWN_KEYS = 8;  // positions of largest attention weight that are listed
+const MAP_IDS = 256;  // last positions of the context in the small map of a head
+
+const fixed = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
+
+/** The numbers of one step, from the character that the model reads to what it predicts. */
+class InsideView {
+  constructor(header, vocabulary, client, text) {
+    Object.assign(this, { vocabulary, client, text, layers: header.model.n_layer, heads: header.model.n_head });
+    this.layer = this.head = 0;
+    this.ids = [];  // the text up to the character that is followed
+    this.skip = 0;  // how many of the last of them the model wrote
+    this.isTinted = true;
+    this.update = joined(() => this.compute());
+    find("inside").addEventListener("toggle", () => this.update());
+  }
+
+  /** Show how the model predicts what follows `ids`, of which it wrote the last `skip`, if the view is open. */
+  async show(ids, skip = 0) {
+    Object.assign(this, { ids, skip });
+    await this.update();
+  }
+
+  async compute() {
+    const { ids, skip, layer, head } = this, position = ids.length - 1;
+    const isOpen = find("inside").open && position >= 0;
+    find("steps").hidden = !isOpen;
+    if (!isOpen) {
+      this.text.tint();
+      find("reading").textContent = "Generate or measure a text, and click a character: this shows how the model predicts it.";
+      return;
+    }
+    const attention = await this.client.ask({ op: "attention", ids, skip, position });
+    const step = await this.client.ask({ op: "inside", ids, skip, position, layer, head });
+    if (ids !== this.ids) return;
+    const last = this.name(position);
+    find("reading").textContent = `The model reads “${last}”, and predicts what follows it with these numbers.`;
+    const steps = [
+      this.embedding(step, last), this.attention(attention, step), this.mlp(step), this.lens(step), this.counts(step),
+    ].filter((each) => each !== null);
+    find("steps").replaceChildren(...steps);
+    this.text.tint(this.isTinted ? attention.weights[layer][head] : undefined, attention.start);
+  }
+
+  name(position) {
+    return symbol(this.vocabulary.names[this.ids[position]]);
+  }
+
+  embedding(step, last) {
+    return this.step("Embedding", `The id ${this.ids.at(-1)} of “${last}” selects a row of ${step.streams[0].length} ` +
+      "learnt numbers. They begin the residual stream, to which every block adds.", [this.vector("stream", step.streams[0])]);
+  }
+
+  attention({ weights, start }, step) {
+    const label = document.createElement("label"), tick = document.createElement("input");
+    tick.type = "checkbox";
+    tick.checked = this.isTinted;
+    tick.addEventListener("change", () => {
+      this.isTinted = tick.checked;
+      this.update();
+    });
+    label.append(tick, " colour the text above by these weights");
+    return this.step("Attention", "Each head compares the query of this position with the key of every position before it; " +
+      "softmax of the scores gives weights, by which it adds up their values. Choose a head:", [
+      this.headButtons(weights),
+      this.vector("query", step.query),
+      this.keys(step, weights[this.layer][this.head], start),
+      this.vector("output", step.output),
+      label,
+    ]);
+  }
+
+  /** A button for each head, with a map of its weights: the last position is on the right. */
+  headButtons(weights) {
+    const grid = element("div", "heads");
+    grid.setAttribute("role", "group");
+    grid.setAttribute("aria-label", "Heads");
+    grid.style.setProperty("--heads", this.heads);
+    weights.forEach((row, layer) => {
+      grid.append(element("span", "label", `layer ${layer + 1}`));
+      row.forEach((head, i) => {
+        const button = element("button", "head");
+        button.type = "button";
+        button.setAttribute("aria-label", `layer ${layer + 1}, head ${i + 1}`);
+        button.setAttribute("aria-pressed", layer === this.layer && i === this.head);
+        button.append(picture(head.subarray(-MAP_IDS), 1));
+        button.addEventListener("click", async () => {
+          Object.assign(this, { layer, head: i });
+          await this.update();
+          find("steps").querySelector("[aria-pressed=true]").focus();
+        });
+        grid.append(button);
+      });
+    });
+    return grid;
+  }
+
+  /** The positions of largest weight, each between its neighbours. */
+  keys({ scores }, weights, start) {
+    const order = Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a] || a - b).slice(0, SHOWN_KEYS);
+    const around = (from, to) => this.ids.slice(Math.max(0, from), to).map((id) => symbol(this.vocabulary.names[id])).join("");
+    const rows = order.map((i) => {
+      const place = document.createElement("th");
+      place.append(element("span", "context", around(start + i - 3, start + i)), element("b", "", this.name(start + i)),
+        element("span", "context", around(start + i + 1, start + i + 4)));
+      return [place, fixed(scores[i]), percent(weights[i]), this.bar(weights[i])];
+    });
+    return this.table(["key", "score", "weight", ""], rows);
+  }
+
+  mlp({ hidden }) {
+    const active = hidden.filter((x) => x > 0).length;
+    return this.step("MLP", `The MLP of layer ${this.layer + 1} computes ${hidden.length} numbers from the stream of this ` +
+      `position alone; ${active} of them are above 0. A second matrix maps them back to the stream.`,
+      [this.vector("activations", hidden)]);
+  }
+
+  lens({ streams, lens }) {
+    const rows = lens.map((top, i) => {
+      const [id, p] = top[0];
+      const layer = i === 0 ? "embedding" : `layer ${i}`;
+      return [element("th", "", layer), fixed(Math.hypot(...streams[i])), this.guess(id, p), this.bar(p)];
+    });
+    return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into these predictions. " +
+      "Length is that of the stream. The last row is the network’s prediction.", [this.table(["after", "length", "likeliest", ""], rows)]);
+  }
+
+  /** What n-gram counts add; null without counts. */
+  counts({ counts, network, probabilities }) {
+    if (!counts) return null;
+    const names = [...counts.names.map((name) => name.replace(" of the train split", "")), "network", "together"];
+    const rows = [...counts.probabilities, network, probabilities].map((each, i) => {
+      const [[id, p]] = likeliestAt(each, 1, null);
+      const weight = i < counts.weights.length ? fixed(counts.weights[i]) : "";
+      return [element("th", "", names[i]), weight, this.guess(id, p), this.bar(p)];
+    });
+    return this.step("Counts", "The model also counts which characters followed the last ones in its training text. A small gate " +
+      "gives each of these predictions, and the network’s, a weight; the weighted sum of their logarithms is the prediction.",
+      [this.table(["from", "weight", "likeliest", ""], rows)]);
+  }
+
+  step(title, sentence, parts) {
+    const section = element("section", "step");
+    section.append(element("h3", "", title), element("p", "quiet", sentence), ...parts);
+    return section;
+  }
+
+  /** A vector: its first numbers, and all of them as a picture. */
+  vector(name, numbers) {
+    const shown = Array.from(numbers.subarray(0, SHOWN_NUMBERS), (x) => fixed(x)).join(", ");
+    const largest = numbers.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+    const row = element("div", "vector");
+    row.append(element("span", "label", name), picture(numbers, largest),
+      element("span", "numbers", shown + (numbers.length > SHOWN_NUMBERS ? ", …" : "")));
+    return row;
+  }
+
+  table(heading, rows) {
+    const table = document.createElement("table"), head = document.createElement("tr");
+    head.append(...heading.map((each) => element(each ? "th" : "td", "", each)));
+    table.append(head, ...rows.map((cells) => {
+      const row = document.createElement("tr");
+      row.append(...cells.map((cell) => {
+        if (typeof cell === "string") return element("td", "", cell);
+        if (cell.tagName === "TH") return cell;
+        const made = element("td", "share");
+        made.append(cell);
+        return made;
+      }));
+      return row;
+    }));
+    return table;
+  }
+
+  guess(id, p) {
+    return `${symbol(this.vocabulary.names[id])} ${percent(p)}`;
+  }
+
+  bar(share) {
+    const bar = element("div", "bar");
+    bar.style.width = `${100 * Math.min(1, Math.max(0, share))}%`;
+    return bar;
+  }
+}
+
+/** Draw numbers side by side: positive ones in the colour of attention, negative ones in blue. */
+function picture(numbers, largest) {
+  const canvas = document.createElement("canvas");
+  canvas.width = numbers.length;
+  canvas.height = 1;
+  canvas.setAttribute("aria-hidden", "true");
+  const style = getComputedStyle(document.documentElement);
+  const [positive, negative] = ["--heat", "--cold"].map((name) => style.getPropertyValue(name).split(" ").map(Number));
+  const image = new ImageData(numbers.length, 1);
+  numbers.forEach((x, i) => {
+    const opacity = Math.round(255 * Math.sqrt(Math.min(1, Math.abs(x) / (largest || 1))));
+    image.data.set([...(x < 0 ? negative : positive), opacity], 4 * i);
+  });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}

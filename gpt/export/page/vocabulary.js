@@ -1,0 +1,95 @@
+"use strict";
+
+const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
+const SPOKEN = { "\n": "newline", "\t": "tab", " ": "space" };
+const REPLACEMENT = "\ufffd";  // stands for the unknown id, and for bytes that are not UTF-8
+const LISTED_CHARACTERS = 20;  // most characters that a notice lists; the others are counted
+
+/** Text to ids and back, as in gpt/text/vocabulary.py and gpt/text/normalizer.py. */
+class Vocabulary {
+  /**
+   * @param {{characters: string, unknown: number, bytes: boolean}} vocabulary of the header
+   * @param {{newlines: string, normalize: string, lowercase: boolean}} rules how texts are normalised
+   */
+  constructor({ characters = "", unknown = 0, bytes = false }, rules) {
+    this.isBytes = bytes;
+    this.unit = bytes ? "byte" : "character";
+    this.rules = rules;
+    this.names = bytes
+      ? Array.from({ length: 256 }, (_, i) => (i < 128 ? String.fromCharCode(i) : `\\x${i.toString(16)}`))
+      : [...characters, ...(unknown ? [REPLACEMENT] : [])];
+    this.known = new Map([...characters].map((c, id) => [c, id]));
+    this.unknownId = unknown ? this.names.length - 1 : null;
+    // an empty prompt is a newline, or the first character
+    this.start = bytes ? 10 : (this.known.get("\n") ?? 0);
+  }
+
+  normalized(text) {
+    const { newlines, normalize, lowercase } = this.rules;
+    if (newlines === "lf") text = text.replace(/\r\n?/g, "\n");
+    if (normalize !== "none") text = text.normalize(normalize);
+    if (!lowercase) return text;
+    text = text.toLowerCase();
+    return normalize === "none" ? text : text.normalize(normalize);
+  }
+
+  /**
+   * Encode a text after normalising it. Unknown characters get the id that they share; without such
+   * an id they are dropped.
+   * @returns {{ids: number[], outside: Map<string, number>}} ids, and how often each unknown character occurs
+   */
+  encode(text) {
+    const ids = [], outside = new Map();
+    const miss = (c) => outside.set(c, (outside.get(c) ?? 0) + 1);
+    const encoder = new TextEncoder();
+    for (const c of this.normalized(text)) {
+      const isSurrogate = c >= "\ud800" && c <= "\udfff" && c.length === 1;
+      if (this.isBytes && !isSurrogate) ids.push(...encoder.encode(c));
+      else if (this.known.has(c)) ids.push(this.known.get(c));
+      else {
+        miss(c);
+        if (this.unknownId !== null && !isSurrogate) ids.push(this.unknownId);
+      }
+    }
+    return { ids, outside };
+  }
+
+  decode(ids) {
+    return this.isBytes ? new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ids))
+      : ids.map((id) => this.names[id]).join("");
+  }
+
+  /** Return a function that maps the next id to the text that it completes: "" within a character's bytes. */
+  decoder() {
+    if (!this.isBytes) return (id) => this.names[id];
+    const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+    return (id) => utf8.decode(Uint8Array.of(id), { stream: true });
+  }
+}
+
+/** Return a visible form of a character or of a byte's name, as `symbol` in gpt/text/display.py does. */
+function symbol(name) {
+  if ([...name].length !== 1) return name;
+  if (name in SIGNS) return SIGNS[name];
+  if (/\p{M}/u.test(name)) return `◌${name}`;
+  return /[\p{C}\p{Z}]/u.test(name) ? escaped(name) : name;
+}
+
+function escaped(c) {
+  const code = c.codePointAt(0), hex = code.toString(16);
+  if (code < 0x100) return `\\x${hex.padStart(2, "0")}`;
+  return code < 0x10000 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`;
+}
+
+/** Return what a screen reader should say for a name. */
+const spoken = (name) => SPOKEN[name] ?? symbol(name);
+
+/** Replace \n, \t and \\ in a stop string that was typed in one line. */
+const unescaped = (text) => text.replace(/\\([nt\\])/g, (_, c) => ({ n: "\n", t: "\t", "\\": "\\" })[c]);
+
+/** Describe unknown characters and how often they occur. */
+function listed(outside) {
+  const characters = [...outside.keys()];
+  const more = characters.length - LISTED_CHARACTERS;
+  return characters.slice(0, LISTED_CHARACTERS).map(symbol).join(" ") + (more > 0 ? ` and ${more} more` : "");
+}
