@@ -6,12 +6,16 @@ context) and freed (the sum of their discounts).
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import NO_ID, Floats, discounts_of, unigrams_of
 from gpt.counts.ngram_counts import NgramCounts
+
+Number = TypeVar("Number", bound=np.generic)
 
 NONE = 0  # the node of contexts that do not occur; it has no children
 
@@ -26,50 +30,73 @@ class NgramTree:
 
     def __init__(self, counts: NgramCounts) -> None:
         self.V, self.N = counts.V, counts.order
-        keys, times = counts.keys[-1], counts.counts[-1]
-        ids, probabilities, children, totals, shares = [], [], [], [], []
-        for n in range(self.N - 1, -1, -1):
-            contexts = keys // self.V
-            starts = np.flatnonzero(contexts != np.concatenate([[-1], contexts[:-1]]))
-            sizes = np.diff(starts, append=len(keys))
-            discounts = discounts_of(times).astype(np.float32)
-            total = np.add.reduceat(times, starts, dtype=np.int32)
+        levels = levels_of(counts)
+        probabilities, totals, shares = [], [], []
+        for level, longer in pairwise(levels):
+            parents = np.flatnonzero(level.children)
+            sizes = level.children[parents]
+            starts = sizes.cumsum() - sizes
+            discounts = discounts_of(longer.counts).astype(np.float32)
+            total = np.add.reduceat(longer.counts, starts, dtype=np.int32)
             divisor = np.maximum(total, 1).astype(np.float32)
-            freed = np.add.reduceat(discounts, starts)
-            ids.append(keys - contexts * self.V)
-            probabilities.append((times - discounts) / divisor.repeat(sizes))
-
-            # Shorter n-grams were counted as the ends of longer ones. The first context of the text
-            # ends no longer n-gram, so it is missing if it occurs nowhere else.
-            keys, times, contexts = counts.keys[n], counts.counts[n], contexts[starts]
-            nodes = keys.searchsorted(contexts)
-            missing = keys.take(nodes, mode="clip") != contexts
-            if missing.any():
-                keys = np.insert(keys, nodes[missing], contexts[missing])
-                times = np.insert(times, nodes[missing], 0)
-                nodes += missing.cumsum() - missing
-            share = np.where(total > 0, freed / divisor, 1)
-            children.append(_spread(sizes, nodes, len(keys), 0))
-            totals.append(_spread(total, nodes, len(keys), 0))
-            shares.append(_spread(share, nodes, len(keys), 1))
+            share = np.where(total > 0, np.add.reduceat(discounts, starts) / divisor, 1)
+            probabilities.append((longer.counts - discounts) / divisor.repeat(sizes))
+            totals.append(_spread(total, parents, len(level.ids), 0))
+            shares.append(_spread(share, parents, len(level.ids), 1))
         # the node of each id, an n-gram of one id; `NONE` if it does not occur
+        roots = levels[0].ids
         self.roots = np.zeros(self.V + 1, np.int64)
-        self.roots[keys] = 1 + np.arange(len(keys))
-        sizes = np.concatenate([[0, 0], *children[::-1]])  # the second is that of `NONE`
-        self.first_children = 1 + len(keys) + sizes.astype(np.int64).cumsum()
+        self.roots[roots] = 1 + np.arange(len(roots))
+        children = [level.children for level in levels[:-1]]
+        sizes = np.concatenate([[0, 0], *children])  # the second is that of `NONE`
+        self.first_children = 1 + len(roots) + sizes.astype(np.int64).cumsum()
         # total, and freed / total, after each node's n-gram
-        self.totals = np.concatenate([[0], *totals[::-1]], dtype=np.float32)
-        self.shares = np.concatenate([[1], *shares[::-1]], dtype=np.float32)
+        self.totals = np.concatenate([[0], *totals], dtype=np.float32)
+        self.shares = np.concatenate([[1], *shares], dtype=np.float32)
         # the last id of each node's n-gram, and (count - D) / total, with the total of its context
-        unused = np.zeros(1 + len(keys))  # `NONE` and the roots
-        self.ids = np.concatenate([unused, *ids[::-1]], dtype=np.int32, casting="unsafe")
-        self.probabilities = np.concatenate([unused, *probabilities[::-1]], dtype=np.float32)
+        unused = np.zeros(1 + len(roots))  # `NONE` and the roots
+        ids = [level.ids for level in levels[1:]]
+        self.ids = np.concatenate([unused, *ids], dtype=np.int32, casting="unsafe")
+        self.probabilities = np.concatenate([unused, *probabilities], dtype=np.float32)
         self.unigrams = unigrams_of(counts)
 
 
+class NgramLevel(NamedTuple):
+    """The n-grams of one length, in ascending order."""
+
+    ids: NDArray[np.int64]  # the last id of each n-gram
+    counts: NDArray[np.int32]  # how often it is counted
+    children: NDArray[np.int64]  # how many n-grams of one more id begin with it
+
+
+def levels_of(counts: NgramCounts) -> list[NgramLevel]:
+    """Return the n-grams of 1 to N + 1 ids.
+
+    Shorter n-grams were counted as the ends of longer ones. The first context of the text ends no
+    longer n-gram. If it occurs nowhere else, it is inserted with a count of 0.
+    """
+    V, levels = counts.V, list[NgramLevel]()
+    keys, times = counts.keys[-1], counts.counts[-1]
+    children = np.zeros(len(keys), np.int64)
+    for n in range(counts.order - 1, -1, -1):
+        contexts = keys // V
+        levels.append(NgramLevel(keys - contexts * V, times, children))
+        starts = np.flatnonzero(contexts != np.concatenate([[-1], contexts[:-1]]))
+        sizes = np.diff(starts, append=len(keys))
+        keys, times, contexts = counts.keys[n], counts.counts[n], contexts[starts]
+        nodes = keys.searchsorted(contexts)
+        missing = keys.take(nodes, mode="clip") != contexts
+        if missing.any():
+            keys = np.insert(keys, nodes[missing], contexts[missing])
+            times = np.insert(times, nodes[missing], 0)
+            nodes += missing.cumsum() - missing
+        children = _spread(sizes, nodes, len(keys), 0)
+    return [NgramLevel(keys, times, children), *levels[::-1]]
+
+
 def _spread(
-    values: NDArray[np.generic], places: NDArray[np.int64], size: int, default: float
-) -> NDArray[np.generic]:
+    values: NDArray[Number], places: NDArray[np.int64], size: int, default: float
+) -> NDArray[Number]:
     """Return an array of `size` with the `values` at their `places`, and `default` elsewhere."""
     spread = np.full(size, default, values.dtype)
     spread[places] = values

@@ -57,22 +57,29 @@ def export_html(run: ExportedRun, out: Path) -> None:
 
 def html_page(run: ExportedRun) -> bytes:
     """Return a page that runs the model of `run`, as UTF-8."""
-    with phase("choosing the precision of the weights"):
-        shipped = choose_rounding(run.checkpoint, run.val)
-    header = page_header(run.folder.resolve().name, run.checkpoint, shipped)
-    data = {"weights": shipped.arrays}
-    if run.checkpoint.mixture is not None and (counts := page_counts(run.checkpoint.mixture)):
-        values, data["counts"] = counts
-        header["counts"] = values | {"arrays": _entries(data["counts"])}
+    header, data = page_content(run)
     return render_page(
         "page",
         folder=files("gpt.export") / "page",
         scripts=PAGE_FILES,
         title=header["title"],
         header=header,
-        data={name: _packed(arrays) for name, arrays in data.items()},
+        data=data,
         worker=worker_source(),
     )
+
+
+def page_content(run: ExportedRun) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the JSON values of the element `header`, and the texts of the data elements by id."""
+    with phase("choosing the precision of the weights"):
+        shipped = choose_rounding(run.checkpoint, run.val)
+    header = page_header(run.folder.resolve().name, run.checkpoint, shipped)
+    data = {"weights": _packed(shipped.arrays)}
+    if run.checkpoint.mixture is not None:
+        values, arrays = page_counts(run.checkpoint.mixture)
+        header["counts"] = values | {"arrays": _entries(arrays)}
+        data["counts"] = _packed(arrays)
+    return header, data
 
 
 def worker_source() -> str:

@@ -1,6 +1,7 @@
-"""The n-gram counts of an exported page: the text from which the page counts them again.
+"""The n-gram counts of an exported page.
 
-The ids of the train split take a twentieth of the space of its n-grams and their counts.
+If the checkpoint contains the whole train split, the page gets its ids and counts the n-grams
+again: the ids take a twentieth of the space. Otherwise, the page gets the counts.
 """
 
 from dataclasses import asdict
@@ -9,35 +10,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt.counts.experts import Experts
 from gpt.counts.long_contexts import compared_ids
 from gpt.counts.mixture import Mixture
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
+from gpt.counts.ngram_tree import levels_of
 
 
-def page_counts(mixture: Mixture) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Return what a page needs for the n-gram counts of the train split.
+def page_counts(mixture: Mixture) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return what a page needs to mix predictions by counts with those of the network.
 
     Returns:
-        JSON values, and the arrays that are stored in binary; None if the train split cannot be
-        restored from the checkpoint, because it has too many distinct ids or is too long.
+        JSON values, and arrays by name: those of the gate, `text` (the train split or its end), and
+        the levels of the tree of n-grams (`ids.1`, `counts.1`, `children.1`, ...) if they cannot
+        be counted in `text`.
     """
     sampling = mixture.for_sampling()
-    experts, places = sampling.experts, sampling.experts.long_contexts
-    counts = experts.counts
-    if places is None:
-        return None
-    text = places.reversed_ids[::-1]
-    if not _same(count_ngrams(text, counts.V, counts.order), counts):
-        return None
+    experts = sampling.experts
+    V, orders = experts.counts.V, experts.long_orders
     values = {
         "T": sampling.T,  # ids of a window, beyond which nothing is counted
-        "N": counts.order,  # ids of the longest context of n-grams
+        "N": experts.counts.order,  # ids of the longest context of n-grams
         "orders": experts.orders,
-        "long_orders": experts.long_orders,
-        "compared": compared_ids(counts.V, experts.long_orders),
+        "long_orders": orders,
+        "compared": compared_ids(V, orders) if orders else 0,
         "names": experts.names,
     }
-    return values, {"text": text, **asdict(sampling.gate)}
+    return values, asdict(sampling.gate) | _text_or_counts(experts)
+
+
+def _text_or_counts(experts: Experts) -> dict[str, NDArray[Any]]:
+    """Return the arrays that the n-gram counts of `experts` can be restored from, by name."""
+    counts, arrays = experts.counts, dict[str, NDArray[Any]]()
+    if experts.long_contexts is not None:
+        arrays["text"] = experts.long_contexts.reversed_ids[::-1]
+        if _same(count_ngrams(arrays["text"], counts.V, counts.order), counts):
+            return arrays
+    for length, level in enumerate(levels_of(counts), 1):
+        for name, array in level._asdict().items():
+            arrays[f"{name}.{length}"] = array.astype(np.min_scalar_type(array.max(initial=0)))
+    return arrays
 
 
 def _same(counts: NgramCounts, others: NgramCounts) -> bool:

@@ -49,12 +49,19 @@ class StopBuffer {
     return this.release(this.longest - 1, null);
   }
 
-  /** Send the tokens of all characters but the last `kept`; return `reason`. */
+  /**
+   * Send the tokens of all characters but the last `kept`; return `reason`.
+   *
+   * In a model of bytes, a token can complete two characters. They are sent together or, if the
+   * text ends between them, the second one is dropped.
+   */
   release(kept, reason) {
     while (this.characters.length > kept) {
-      const token = this.tokens.shift();
-      const text = this.characters.splice(0, [...token.text].length).join("");
-      this.send({ ...token, text });
+      const count = [...this.tokens[0].text].length;
+      const free = this.characters.length - kept;
+      if (count > free && reason === null) break;
+      const text = this.characters.splice(0, Math.min(count, free)).join("");
+      this.send({ ...this.tokens.shift(), text });
     }
     return reason;
   }

@@ -10,7 +10,7 @@ class Mixture {
    * Count the n-grams of the train split.
    *
    * @param {object} counts - `header.counts`.
-   * @param {Object<string, TypedArray>} arrays - the text and the gate, by name.
+   * @param {Object<string, TypedArray>} arrays - by name; page_counts.py lists them.
    * @param {number} V - vocabulary size.
    * @param {function(number): Promise} progress - called with the share of the work that is done.
    */
@@ -20,7 +20,14 @@ class Mixture {
     mixture.orders = counts.orders;
     mixture.names = counts.names;
     mixture.gate = arrays;
-    mixture.tree = new NgramTree(countNgrams(arrays.text, V, counts.N), V);
+    const levels = arrays["ids.1"]
+      ? Array.from({ length: counts.N + 1 }, (_, i) => ({
+        ids: arrays[`ids.${i + 1}`],
+        counts: arrays[`counts.${i + 1}`],
+        children: arrays[`children.${i + 1}`],
+      }))
+      : countNgrams(arrays.text, V, counts.N);
+    mixture.tree = new NgramTree(levels, V);
     await progress(0.5);
     const { long_orders: orders, compared } = counts;
     mixture.longContexts = orders.length ? new LongContexts(arrays.text, V, orders, compared) : null;

@@ -15,7 +15,9 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
     {op: "load", id, header, data}      first; header: the parsed JSON of the element `header`;
                                         data: {weights, counts}, the text of these elements
       -> {op: "progress", id, share}    share of the work that is done, from 0 to 1
-      -> {op: "loaded", id}
+      -> {op: "loaded", id, kernel}     "WebAssembly" or "JavaScript", which is slower: without
+                                        WebAssembly, or if the page's content security policy
+                                        lacks script-src 'wasm-unsafe-eval'
 
     {op: "generate", id, ids, seed, rules, length, stops, skip}
                                         ids: the text so far, at least one id; length: characters
@@ -82,7 +84,7 @@ async function breathe() {
 const operations = {
   async load({ header, data }, send) {
     model = await Model.load(header, data, async (share) => send("progress", { share }));
-    send("loaded");
+    send("loaded", { kernel: model.networks[0].arena.kernel ? "WebAssembly" : "JavaScript" });
   },
   async generate(request, send, isStopped) {
     const reason = await generate(model, request, (token) => send("token", token), isStopped);
@@ -104,8 +106,12 @@ const operations = {
     send("inside", inside(model, request));
   },
   async logits({ ids }, send) {
-    const rows = ids.map((_, t) => model.networks.map((network) => network.after(ids.slice(0, t + 1)).slice()));
-    send("logits", { logits: Float32Array.from(rows.flatMap((row) => [...meanPrediction(row)])) });
+    const logits = new Float32Array(ids.length * model.V);
+    ids.forEach((_, t) => {
+      const rows = model.networks.map((network) => network.after(ids.slice(0, t + 1)));
+      logits.set(meanPrediction(rows), t * model.V);
+    });
+    send("logits", { logits });
   },
 };
 

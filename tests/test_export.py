@@ -1,0 +1,310 @@
+"""The model in an exported page: the same numbers and texts as ours, in a real browser."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from gpt import api
+from gpt.config.schema import SampleConfig
+from gpt.counts.experts import Experts
+from gpt.counts.mixture import Gate, Mixture
+from gpt.counts.word_and_line import Characters
+from gpt.evaluation.attention_weights import attend_text
+from gpt.evaluation.loss import evaluate
+from gpt.export.exported_run import ExportedRun
+from gpt.export.html import page_content, worker_source
+from gpt.export.shipped_weights import MAX_LOSS_RISE, rounded
+from gpt.model.ensemble import members_of
+from gpt.model.transformer import GPT
+from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.weights import load_model
+from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.sampling.sampler import log_softmax
+from gpt.text.vocabulary import BYTES, Vocabulary
+from tests.conftest import PANGRAM, small
+from tests.test_page import Chrome, browser  # noqa: F401
+from tests.test_sampling import SHAPES, VOCABULARY, data_of
+from tests.test_sampling import model as network_of
+
+KINDS = ("int8", "float16")
+Gpt = Callable[..., tuple[int, str, str]]
+RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01, "presence_penalty": 0.2}
+
+# Load a model in a new worker, send requests one by one, and return all answers to each.
+ASK = """
+const [source, header, data, requests, done] = arguments;
+const url = URL.createObjectURL(new Blob([source], {type: "text/javascript"}));
+const worker = new Worker(url);
+const parts = ["progress", "token", "scores"];
+const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : value;
+const ask = (request) => new Promise((resolve) => {
+  const answers = [];
+  worker.onmessage = ({data}) => {
+    answers.push(data);
+    if (!parts.includes(data.op)) resolve(answers);
+  };
+  worker.postMessage({id: 3, ...request});
+});
+(async () => {
+  const answers = [await ask({op: "load", header, data})];
+  for (const request of requests) answers.push(await ask(request));
+  worker.terminate();
+  done(JSON.stringify(answers, plain));
+})();
+"""
+
+
+class Page:
+    """A model that runs in the browser, and the same model with the page's weights in Python."""
+
+    def __init__(self, browser: Chrome, checkpoint: CheckpointData, kernel: bool = True) -> None:  # noqa: F811
+        self.browser, self.kernel = browser, kernel
+        run = ExportedRun(Path("run"), checkpoint, lambda: None)
+        self.header, self.data = page_content(run)
+        weights = rounded(checkpoint.weights, self.header["weights"]["kind"]).restored()
+        self.checkpoint = replace(checkpoint, weights=weights)
+
+    def ask(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """Return the answers to each request, after loading the model."""
+        source = ("" if self.kernel else "delete self.WebAssembly;") + worker_source()
+        answers: list[list[dict[str, Any]]] = json.loads(
+            self.browser.execute_async_script(ASK, source, self.header, self.data, requests)
+        )
+        loaded = {"op": "loaded", "id": 3, "kernel": "WebAssembly" if self.kernel else "JavaScript"}
+        assert answers[0][-1] == loaded
+        return answers[1:]
+
+    def texts(self, ids: list[int], length: int, **request: Any) -> tuple[str, str]:
+        """Return the sample of `length` characters after `ids` by the page, and ours."""
+        request = {
+            "op": "generate",
+            "ids": ids,
+            "seed": 5,
+            "rules": RULES,
+            "length": length,
+        } | request
+        [answers] = self.ask(request)
+        engine = NumpyEngine(
+            self.checkpoint.config.model, self.checkpoint.weights, 1, self.checkpoint.mixture
+        )
+        chunks = generate(
+            engine,
+            self.checkpoint.vocabulary,
+            [ids],
+            sample_sources(5, [0]),
+            length=length,
+            rules=SampleConfig.model_validate(request["rules"]),
+            stops=request.get("stops", ()),
+        )
+        return written(answers), "".join(chunk.text for chunk in chunks)
+
+
+def written(answers: list[dict[str, Any]]) -> str:
+    return "".join(answer["text"] for answer in answers if answer["op"] == "token")
+
+
+@pytest.fixture
+def open_page(browser: Chrome) -> Callable[..., Page]:  # noqa: F811
+    browser.get("about:blank")
+    return lambda *arguments: Page(browser, *arguments)
+
+
+def logits_of(checkpoint: CheckpointData, ids: list[int]) -> NDArray[np.float64]:
+    with torch.no_grad():
+        logits = load_model(checkpoint, torch.device("cpu"))(torch.tensor([ids]))
+    return logits[0].double().numpy()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_page_computes_our_logits_and_writes_our_text(
+    open_page: Callable[..., Page], shape: dict[str, Any]
+) -> None:
+    """The text is longer than T, so the context is cut several times."""
+    page = open_page(data_of(network_of(**shape)), shape != SHAPES[0])
+    ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
+    [[answer]] = page.ask({"op": "logits", "ids": ids})
+    expected = logits_of(page.checkpoint, ids)
+    assert np.array(answer["logits"]).reshape(expected.shape) == pytest.approx(expected, abs=1e-4)
+    theirs, ours = page.texts(ids[:5], 101)
+    assert theirs == ours
+
+
+def with_counts(checkpoint: CheckpointData, train: list[int]) -> CheckpointData:
+    """Add counts of `train`, weighted by random gates."""
+    config = checkpoint.config.model_copy(
+        update={"model": checkpoint.config.model.model_copy(update={"T": 29, "counts": 3})}
+    )
+    vocabulary, ids = checkpoint.vocabulary, np.array(train, checkpoint.vocabulary.dtype)
+    experts = Experts.of(ids, len(vocabulary), 3, 2, Characters.of(vocabulary.names))
+    random = np.random.default_rng(7)
+
+    def gate(experts: Experts) -> Gate:
+        F, E, hidden = experts.features + experts.size + 1, experts.size + 1, 5
+        shapes = [(F,), (F,), (F, hidden), (hidden,), (hidden, E), (E,)]
+        arrays = [0.3 * random.standard_normal(shape).astype(np.float32) for shape in shapes]
+        return Gate(arrays[0], np.exp(arrays[1]), *arrays[2:5], arrays[5] + 0.3)
+
+    mixture = Mixture(experts, gate(experts), gate(experts.of_train), 29)
+    return replace(checkpoint, config=config, mixture=mixture)
+
+
+@pytest.mark.parametrize("unknown", [0, 2])
+def test_counts_of_the_train_split_are_mixed_as_in_our_samples(
+    open_page: Callable[..., Page], unknown: int
+) -> None:
+    """The text begins with an n-gram that occurs nowhere else, and repeats a long passage."""
+    checkpoint = data_of(network_of())
+    if unknown:  # the last of the V ids is that of unknown characters, which is never drawn
+        characters = checkpoint.vocabulary.characters[:-1]
+        checkpoint = replace(checkpoint, vocabulary=Vocabulary(characters, unknown))
+    random = np.random.default_rng(11)
+    passage = random.integers(2, 11, 37).tolist()
+    train = [0, 1, 0, *random.integers(2, 11, 307).tolist(), *passage, 7, *passage, 3]
+    page = open_page(with_counts(checkpoint, train))
+    ids = [0, 1, *passage, *random.integers(0, 12 - (unknown > 0), 31).tolist()]
+    [answers] = page.ask({"op": "score", "ids": ids})
+    theirs = np.concatenate([a["probabilities"] for a in answers if a["op"] == "scores"])[1:]
+    mixture, T = page.checkpoint.mixture, 29
+    assert mixture is not None
+    mixture, expected = mixture.for_sampling(), []
+    for start in range(0, len(ids) - 1, T):
+        window = ids[start : start + T + 1]
+        segments = [window[i : i + 13] for i in range(0, len(window) - 1, 13)]
+        network = log_softmax(np.concatenate([logits_of(page.checkpoint, s) for s in segments]))
+        inputs = mixture.experts.of_window(np.array(window[:-1]))
+        mixed = mixture.mix(*inputs, network[: len(window) - 1].astype(np.float32))
+        expected += np.exp(mixed)[np.arange(len(window) - 1), window[1:]].tolist()
+    assert theirs.astype(float) == pytest.approx(expected, rel=1e-4)
+    theirs_text, ours = page.texts(ids[:31], 89)
+    assert theirs_text == ours
+
+
+def test_bytes_become_characters_and_stop_strings_end_a_text(
+    open_page: Callable[..., Page],
+) -> None:
+    config = small().model
+    generator = torch.Generator().manual_seed(3)
+    net = GPT(config, 256, generator)
+    for parameter in net.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    checkpoint = replace(data_of(net), vocabulary=BYTES)
+    page = open_page(checkpoint)
+    prompt = list("日本é".encode()[:-1])
+    theirs, ours = page.texts(prompt, 67, rules={"temperature": 0.5})
+    assert theirs == ours
+    stop = ours[40:42]
+    stopped = page.texts(prompt, 67, rules={"temperature": 0.5}, stops=[stop, "never"])
+    assert stopped == (ours[: ours.index(stop)],) * 2
+
+
+def test_a_text_can_be_continued(open_page: Callable[..., Page]) -> None:
+    page = open_page(data_of(network_of()))
+    request = {"op": "generate", "seed": 5, "rules": RULES}
+    prompt = [3, 1, 4]
+    [whole] = page.ask(request | {"ids": prompt, "length": 61})
+    ids = prompt + [token["token"] for token in whole[:-1]]
+    [rest] = page.ask(request | {"ids": ids[:23], "skip": 20, "length": 41})
+    assert written(rest) == written(whole)[20:]
+
+
+def test_attention_and_the_inside_view_show_what_the_network_computes(
+    open_page: Callable[..., Page],
+) -> None:
+    page = open_page(data_of(network_of(key_offset=True, attention_scale=1.5)))
+    ids, position = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], 7
+    request = {"ids": ids, "position": position}
+    [attention], [inside] = page.ask(
+        {"op": "attention"} | request, {"op": "inside", "layer": 1, "head": 2} | request
+    )
+    [network] = members_of(load_model(page.checkpoint, torch.device("cpu")))
+    vocabulary = page.checkpoint.vocabulary
+    expected = attend_text(network, vocabulary, vocabulary.decode(ids)).weights[:, :, position]
+    assert (attention["start"], inside["start"]) == (0, 0)
+    weights = expected[..., : position + 1].numpy()
+    assert np.array(attention["weights"]) == pytest.approx(weights, abs=1e-5)
+    assert inside["weights"] == pytest.approx(weights[1, 2], abs=1e-5)
+
+    hs = page.checkpoint.config.model.head_size
+    keys = np.array(inside["keys"]).reshape(position + 1, hs)
+    scores = keys @ np.array(inside["query"]) * 1.5 / hs**0.5
+    assert inside["scores"] == pytest.approx(scores, abs=1e-4)
+    streams: list[torch.Tensor] = []
+    with torch.no_grad():
+        network.hidden(torch.tensor([ids]), streams=streams)
+        hidden = network.norm(torch.stack([s[0, position] for s in streams]))
+        lens = torch.softmax(network.head(hidden), -1)
+    assert np.array(inside["streams"]) == pytest.approx(
+        np.array([s[0, position] for s in streams]), abs=1e-4
+    )
+    for shown, p in zip(inside["lens"], lens.numpy(), strict=True):
+        assert [probability for _, probability in shown] == pytest.approx(
+            np.sort(p)[::-1][:10], abs=1e-5
+        )
+    assert inside["probabilities"] == pytest.approx(lens[-1].numpy(), abs=1e-5)
+
+
+def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) -> None:
+    page = open_page(data_of(network_of()))
+    ids = [3, 1, 4]
+    request = {"op": "distribution", "ids": ids}
+    [cool], [greedy] = page.ask(
+        request | {"rules": {"temperature": 0.5}}, request | {"rules": {"temperature": 0}}
+    )
+    log_p = log_softmax(logits_of(page.checkpoint, ids)[-1:])[0]
+    assert cool["probabilities"] == pytest.approx(np.exp(log_p), abs=1e-5)
+    cooled = np.exp(log_softmax(log_p[None] / 0.5)[0])
+    order = np.argsort(-cooled)[:10]
+    assert [id_ for id_, _ in cool["top"]] == order.tolist()
+    assert [p for _, p in cool["top"]] == pytest.approx(cooled[order], abs=1e-5)
+    assert greedy["top"][0] == [order[0], 1]
+
+
+@pytest.mark.parametrize(("factor", "kind"), [(1, "int8"), (9, "float16")])
+def test_eight_bits_are_used_where_they_hardly_change_the_loss(factor: int, kind: str) -> None:
+    """With larger weights, the model is more certain and depends more on their digits."""
+    checkpoint = data_of(network_of())
+    weights = {name: factor * weight for name, weight in checkpoint.weights.items()}
+    checkpoint = replace(checkpoint, weights=weights)
+    engine = NumpyEngine(checkpoint.config.model, weights, 1)
+    rules = SampleConfig(temperature=1)
+    [prompt], sources = [[3]], sample_sources(5, [0])
+    chunks = generate(engine, VOCABULARY, [prompt], sources, length=307, rules=rules)
+    ids = VOCABULARY.encode("".join(chunk.text for chunk in chunks))
+    header, _ = page_content(ExportedRun(Path("run"), checkpoint, lambda: ids))
+
+    def loss(weights: Tensors) -> float:
+        model = load_model(replace(checkpoint, weights=weights), torch.device("cpu"))
+        return evaluate(model, ids, VOCABULARY)
+
+    rises = {kind: loss(rounded(weights, kind).restored()) - loss(weights) for kind in KINDS}
+    assert (rises["int8"] < MAX_LOSS_RISE) == (kind == "int8")
+    assert header["weights"]["kind"] == kind
+    assert header["weights"]["loss_rise"] == pytest.approx(rises[kind], abs=1e-6)
+
+
+def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:
+    (tmp_path / "text.txt").write_text(PANGRAM * 9)
+    api.train(small(train__steps=1), text="text.txt", run_dir="run")
+    out = tmp_path / "page.html"
+    out.write_text("mine")
+    export = ("export", "run", "--to", "html", "--out", out)
+    code, _, message = gpt(*export)
+    assert (code, out.read_text()) == (2, "mine")
+    assert "--overwrite" in message
+    assert gpt(*export, "--overwrite")[:2] == (0, f"{out}\n")
+    assert out.read_text().startswith("<!doctype html>")
+    for wrong, expected in (("page.htm", ".html"), ("no/page.html", "no folder")):
+        code, _, message = gpt("export", "run", "--to", "html", "--out", wrong)
+        assert code == 2
+        assert expected in message
+    code, _, message = gpt("export", "run", "--to", "onnx", "--out", "x")
+    assert code == 2
+    assert "html" in message
