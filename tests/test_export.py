@@ -137,6 +137,14 @@ def test_a_page_computes_our_logits_and_writes_our_text(
     assert theirs == ours
 
 
+def network_with(V: int) -> GPT:
+    generator = torch.Generator().manual_seed(3)
+    network = GPT(small().model, V, generator)
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return network
+
+
 def with_counts(checkpoint: CheckpointData, train: list[int]) -> CheckpointData:
     """Add counts of `train`, weighted by random gates."""
     config = checkpoint.config.model_copy(
@@ -156,18 +164,17 @@ def with_counts(checkpoint: CheckpointData, train: list[int]) -> CheckpointData:
     return replace(checkpoint, config=config, mixture=mixture)
 
 
-@pytest.mark.parametrize("unknown", [0, 2])
+@pytest.mark.parametrize(("V", "unknown"), [(12, 0), (12, 2), (1009, 0)])
 def test_counts_of_the_train_split_are_mixed_as_in_our_samples(
-    open_page: Callable[..., Page], unknown: int
+    open_page: Callable[..., Page], V: int, unknown: int
 ) -> None:
     """The text begins with an n-gram that occurs nowhere else, and repeats a long passage."""
-    checkpoint = data_of(network_of())
-    if unknown:  # the last of the V ids is that of unknown characters, which is never drawn
-        characters = checkpoint.vocabulary.characters[:-1]
-        checkpoint = replace(checkpoint, vocabulary=Vocabulary(characters, unknown))
+    known = V - (unknown > 0)  # the last id is that of unknown characters, which is never drawn
+    characters = "".join(chr(0x4E00 + id_) for id_ in range(known))
+    checkpoint = replace(data_of(network_with(V)), vocabulary=Vocabulary(characters, unknown))
     random = np.random.default_rng(11)
     passage = random.integers(2, 11, 37).tolist()
-    train = [0, 1, 0, *random.integers(2, 11, 307).tolist(), *passage, 7, *passage, 3]
+    train = [0, 1, 0, *random.integers(2, 11, 307).tolist(), *passage, 7, *passage, V - 1]
     page = open_page(with_counts(checkpoint, train))
     ids = [0, 1, *passage, *random.integers(0, 12 - (unknown > 0), 31).tolist()]
     [answers] = page.ask({"op": "score", "ids": ids})
@@ -178,9 +185,10 @@ def test_counts_of_the_train_split_are_mixed_as_in_our_samples(
     for start in range(0, len(ids) - 1, T):
         window = ids[start : start + T + 1]
         segments = [window[i : i + 13] for i in range(0, len(window) - 1, 13)]
-        network = log_softmax(np.concatenate([logits_of(page.checkpoint, s) for s in segments]))
-        inputs = mixture.experts.of_window(np.array(window[:-1]))
-        mixed = mixture.mix(*inputs, network[: len(window) - 1].astype(np.float32))
+        logits = [logits_of(page.checkpoint, segment) for segment in segments]
+        network = log_softmax(np.concatenate(logits))[: len(window) - 1]
+        counted = mixture.experts.of_window(np.array(window[:-1]))
+        mixed = mixture.mix(*counted, network.astype(np.float32))
         expected += np.exp(mixed)[np.arange(len(window) - 1), window[1:]].tolist()
     assert theirs.astype(float) == pytest.approx(expected, rel=1e-4)
     theirs_text, ours = page.texts(ids[:31], 89)
@@ -190,13 +198,7 @@ def test_counts_of_the_train_split_are_mixed_as_in_our_samples(
 def test_bytes_become_characters_and_stop_strings_end_a_text(
     open_page: Callable[..., Page],
 ) -> None:
-    config = small().model
-    generator = torch.Generator().manual_seed(3)
-    net = GPT(config, 256, generator)
-    for parameter in net.parameters():
-        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    checkpoint = replace(data_of(net), vocabulary=BYTES)
-    page = open_page(checkpoint)
+    page = open_page(replace(data_of(network_with(256)), vocabulary=BYTES))
     prompt = list("日本é".encode()[:-1])
     theirs, ours = page.texts(prompt, 67, rules={"temperature": 0.5})
     assert theirs == ours
@@ -292,7 +294,7 @@ def test_eight_bits_are_used_where_they_hardly_change_the_loss(factor: int, kind
 
 def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:
     (tmp_path / "text.txt").write_text(PANGRAM * 9)
-    api.train(small(train__steps=1), text="text.txt", run_dir="run")
+    api.train(small(train__steps=2), text="text.txt", run_dir="run")
     out = tmp_path / "page.html"
     out.write_text("mine")
     export = ("export", "run", "--to", "html", "--out", out)

@@ -6,7 +6,9 @@ const ALIGNMENT = 4; // bytes to which each array is padded, as in html.py
 
 /** Decode base64 and inflate it. Return a promise of a Uint8Array. */
 async function unpack(text) {
-  const compressed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const characters = atob(text);
+  const compressed = new Uint8Array(characters.length);
+  for (let i = 0; i < characters.length; i++) compressed[i] = characters.charCodeAt(i);
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -39,7 +41,11 @@ function splitArrays(bytes, entries) {
 /** Convert a matrix of int8 to float32, given the scale of each row. */
 function fromInt8(matrix, scale) {
   const columns = matrix.length / scale.length;
-  return Float32Array.from(matrix, (x, i) => x * scale[Math.floor(i / columns)]);
+  const restored = new Float32Array(matrix.length);
+  for (let row = 0, i = 0; row < scale.length; row++) {
+    for (let k = 0; k < columns; k++, i++) restored[i] = matrix[i] * scale[row];
+  }
+  return restored;
 }
 
 /** Convert the bits of float16 numbers (IEEE 754 half precision) to float32. */
@@ -52,5 +58,7 @@ function fromFloat16(bits) {
     // exponent 0: subnormal numbers. Infinity and NaN (exponent 31) do not occur.
     table[i] = sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction);
   }
-  return Float32Array.from(bits, (i) => table[i]);
+  const restored = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) restored[i] = table[bits[i]];
+  return restored;
 }
