@@ -29,28 +29,30 @@ class InsideView {
     find("steps").hidden = !isOpen;
     if (!isOpen) {
       this.text.tint();
-      find("reading").textContent = "Generate or measure a text, and click a character: this shows how the model predicts it.";
+      find("reading").textContent = "Write or measure a text, and click a character to see how the model predicts it.";
       return;
     }
     const attention = await this.client.ask({ op: "attention", ids, skip, position });
     const step = await this.client.ask({ op: "inside", ids, skip, position, layer, head });
     if (ids !== this.ids) return;
-    const last = this.name(position);
+    const last = this.symbol(ids[position]);
     find("reading").textContent = `The model reads “${last}”, and predicts what follows it with these numbers.`;
     const steps = [
-      this.embedding(step, last), this.attention(attention, step), this.mlp(step), this.lens(step), this.counts(step),
+      this.embedding(step, last), this.attention(attention, step), this.mlp(step),
+      this.lens(step), this.counts(step),
     ].filter((each) => each !== null);
     find("steps").replaceChildren(...steps);
     this.text.tint(this.isTinted ? attention.weights[layer][head] : undefined, attention.start);
   }
 
-  name(position) {
-    return symbol(this.vocabulary.names[this.ids[position]]);
+  symbol(id) {
+    return symbol(this.vocabulary.names[id]);
   }
 
-  embedding(step, last) {
-    return this.step("Embedding", `The id ${this.ids.at(-1)} of “${last}” selects a row of ${step.streams[0].length} ` +
-      "learnt numbers. They begin the residual stream, to which every block adds.", [this.vector("stream", step.streams[0])]);
+  embedding({ streams }, last) {
+    return this.step("Embedding", `The id ${this.ids.at(-1)} of “${last}” selects a row of ${streams[0].length} ` +
+      "learnt numbers. They begin the residual stream, to which every block adds.",
+      [this.vector("stream", streams[0])]);
   }
 
   attention({ weights, start }, step) {
@@ -62,11 +64,11 @@ class InsideView {
       this.update();
     });
     label.append(tick, " colour the text above by these weights");
-    return this.step("Attention", "Each head compares the query of this position with the key of every position before it; " +
-      "softmax of the scores gives weights, by which it adds up their values. Choose a head:", [
+    return this.step("Attention", "Each head compares the query of this position with the key of every position up " +
+      "to it; softmax of the scores gives weights, by which it adds up their values. Choose a head:", [
       this.headButtons(weights),
       this.vector("query", step.query),
-      this.keys(step, weights[this.layer][this.head], start),
+      this.keys(step.scores, weights[this.layer][this.head], start),
       this.vector("output", step.output),
       label,
     ]);
@@ -98,13 +100,14 @@ class InsideView {
   }
 
   /** The positions of largest weight, each between its neighbours. */
-  keys({ scores }, weights, start) {
-    const order = Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a] || a - b).slice(0, SHOWN_KEYS);
-    const around = (from, to) => this.ids.slice(Math.max(0, from), to).map((id) => symbol(this.vocabulary.names[id])).join("");
-    const rows = order.map((i) => {
+  keys(scores, weights, start) {
+    const order = Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a] || a - b);
+    const around = (from, to) => this.ids.slice(Math.max(0, from), to).map((id) => this.symbol(id)).join("");
+    const rows = order.slice(0, SHOWN_KEYS).map((i) => {
       const place = document.createElement("th");
-      place.append(element("span", "context", around(start + i - 3, start + i)), element("b", "", this.name(start + i)),
-        element("span", "context", around(start + i + 1, start + i + 4)));
+      const t = start + i;
+      place.append(element("span", "context", around(t - 3, t)), element("b", "", this.symbol(this.ids[t])),
+        element("span", "context", around(t + 1, t + 4)));
       return [place, fixed(scores[i]), percent(weights[i]), this.bar(weights[i])];
     });
     return this.table(["key", "score", "weight", ""], rows);
@@ -112,8 +115,8 @@ class InsideView {
 
   mlp({ hidden }) {
     const active = hidden.filter((x) => x > 0).length;
-    return this.step("MLP", `The MLP of layer ${this.layer + 1} computes ${hidden.length} numbers from the stream of this ` +
-      `position alone; ${active} of them are above 0. A second matrix maps them back to the stream.`,
+    return this.step("MLP", `The MLP of layer ${this.layer + 1} computes ${hidden.length} numbers from the stream ` +
+      `of this position alone; ${active} of them are above 0. A second matrix maps them back to the stream.`,
       [this.vector("activations", hidden)]);
   }
 
@@ -123,22 +126,24 @@ class InsideView {
       const layer = i === 0 ? "embedding" : `layer ${i}`;
       return [element("th", "", layer), fixed(Math.hypot(...streams[i])), this.guess(id, p), this.bar(p)];
     });
-    return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into these predictions. " +
-      "Length is that of the stream. The last row is the network’s prediction.", [this.table(["after", "length", "likeliest", ""], rows)]);
+    return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into " +
+      "these predictions. Length is that of the stream. The last row is the network’s prediction.",
+      [this.table(["after", "length", "likeliest", ""], rows)]);
   }
 
   /** What n-gram counts add; null without counts. */
   counts({ counts, network, probabilities }) {
     if (!counts) return null;
-    const names = [...counts.names.map((name) => name.replace(" of the train split", "")), "network", "together"];
+    const orders = counts.names.map((name) => name.replace(" of the train split", ""));
+    const names = [...orders, "network", "together"];
     const rows = [...counts.probabilities, network, probabilities].map((each, i) => {
       const [[id, p]] = likeliestAt(each, 1, null);
       const weight = i < counts.weights.length ? fixed(counts.weights[i]) : "";
       return [element("th", "", names[i]), weight, this.guess(id, p), this.bar(p)];
     });
-    return this.step("Counts", "The model also counts which characters followed the last ones in its training text. A small gate " +
-      "gives each of these predictions, and the network’s, a weight; the weighted sum of their logarithms is the prediction.",
-      [this.table(["from", "weight", "likeliest", ""], rows)]);
+    return this.step("Counts", "The model also counts which characters followed the last ones in its training text. " +
+      "A small gate gives each of these predictions, and the network’s, a weight; the weighted sum of their " +
+      "logarithms is the prediction.", [this.table(["from", "weight", "likeliest", ""], rows)]);
   }
 
   step(title, sentence, parts) {
@@ -175,7 +180,7 @@ class InsideView {
   }
 
   guess(id, p) {
-    return `${symbol(this.vocabulary.names[id])} ${percent(p)}`;
+    return `${this.symbol(id)} ${percent(p)}`;
   }
 
   bar(share) {
@@ -192,7 +197,8 @@ function picture(numbers, largest) {
   canvas.height = 1;
   canvas.setAttribute("aria-hidden", "true");
   const style = getComputedStyle(document.documentElement);
-  const [positive, negative] = ["--heat", "--cold"].map((name) => style.getPropertyValue(name).split(" ").map(Number));
+  const colour = (name) => style.getPropertyValue(name).split(" ").map(Number);
+  const positive = colour("--heat"), negative = colour("--cold");
   const image = new ImageData(numbers.length, 1);
   numbers.forEach((x, i) => {
     const opacity = Math.round(255 * Math.sqrt(Math.min(1, Math.abs(x) / (largest || 1))));

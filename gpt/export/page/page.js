@@ -25,6 +25,17 @@ function notify(message) {
   find("notice").textContent = message;
 }
 
+/** Show how far an action is. */
+function progress(message) {
+  find("status").textContent = message;
+}
+
+/** Show a result. A screen reader also says it, and the text that was written. */
+function report(message, added = "") {
+  progress(message);
+  find("announcement").textContent = `${message} ${added}`;
+}
+
 /** A button that is not enabled keeps the focus, but does nothing. */
 function enable() {
   for (const [id, isEnabled] of [["continue", written.ids > 0 && !running], ["stop", running !== null]]) {
@@ -68,9 +79,9 @@ async function copyLink() {
   history.replaceState(null, "", `#${fragment()}`);
   try {
     await navigator.clipboard.writeText(location.href);
-    find("status").textContent = "Copied a link to this page with the text’s prompt, seed and settings.";
+    report("Copied a link to this page with the text’s prompt, seed and settings.");
   } catch {
-    find("status").textContent = "The address of this page now has the prompt, the seed and the settings.";
+    report("The address of this page now has the prompt, the seed and the settings.");
   }
 }
 
@@ -146,7 +157,7 @@ async function write() {
     if (!isStill.matches && top.length) showBars(top, text.ids.length - 1);
   };
   text.select(-1);
-  find("status").textContent = "Writing …";
+  progress("Writing …");
   const { reason } = await run({
     op: "generate", ids: text.ids.slice(), seed, length, skip: written.ids, rules: { ...header.sample, ...rules },
     stops: stops ? [vocabulary.normalized(unescaped(stops))] : [],
@@ -161,10 +172,9 @@ async function write() {
   text.extend();
   const added = text.from(from), seconds = (performance.now() - started) / 1000;
   const characters = [...added].length;
-  find("status").textContent = `${count(characters)} characters in ${seconds.toFixed(1)} s` +
-    (reason === "stop" ? ", up to the stop string" : reason === "stopped" ? ", stopped" : "") +
-    `; seed ${seed}, ${meanSurprise(from)}`;
-  find("announcement").textContent = added;
+  const ending = { stop: ", up to the stop string", stopped: ", stopped", length: "" }[reason];
+  const result = `${count(characters)} characters in ${seconds.toFixed(1)} s${ending}`;
+  report(`${result}; seed ${seed}, ${meanSurprise(from)}.`, added);
   if (reason !== "stopped") await choose(Infinity);
 }
 
@@ -176,7 +186,7 @@ async function measure() {
   text.reset(ids);
   bars.show([]);
   if (ids.length < 2) {
-    find("status").textContent = "Type or paste a text of at least two characters to measure it.";
+    report("Type or paste a text of at least two characters to measure it.");
     return;
   }
   // the first character is not scored; in a model of bytes, its last byte is the context of the next one
@@ -187,12 +197,11 @@ async function measure() {
     // an unknown character that shares its id with others has its share of the probability
     const shared = (p, i) => (ids[from + i] === vocabulary.unknownId ? p / header.vocabulary.unknown : p);
     text.score(from, probabilities.map(shared));
-    find("status").textContent =
-      `Measured ${count(from + probabilities.length)} of ${count(ids.length)} ${vocabulary.unit}s …`;
+    progress(`Measured ${count(from + probabilities.length)} of ${count(ids.length)} ${vocabulary.unit}s …`);
   });
   if (reason === "stopped") return;
-  find("status").textContent = `${count([...text.from(0)].length)} characters, ${meanSurprise(first + 1)}. ` +
-    "The darker a character, the less the model expected it.";
+  report(`${count([...text.from(0)].length)} characters, ${meanSurprise(first + 1)}. ` +
+    "The stronger the colour of a character, the less the model expected it.");
   await choose(first + 1);
 }
 
@@ -281,10 +290,10 @@ enable();
 act(async () => {
   const data = Object.fromEntries(["weights", "counts"].map((id) => [id, find(id)?.textContent]));
   const loading = client.start({ op: "load", header, data }, ({ share }) => {
-    find("status").textContent = `Loading the model: ${Math.round(100 * share)} %`;
+    progress(`Loading the model: ${Math.round(100 * share)} %`);
   });
   const opened = act(openLink)();
   await loading.finished;
-  if (!running) find("status").textContent = "The model is ready.";
+  if (!running) report("The model is ready.");
   await opened;
 })();

@@ -163,7 +163,8 @@ class TextView {
     if (event.metaKey || event.ctrlKey || event.altKey) return;
     const t = this.selected < 0 ? this.ids.length : this.selected;
     const to = {
-      ArrowLeft: t - 1, ArrowRight: t + 1, Home: 0, End: this.ids.length, PageUp: t - PAGE_IDS, PageDown: t + PAGE_IDS,
+      ArrowLeft: t - 1, ArrowRight: t + 1, Home: 0, End: this.ids.length,
+      PageUp: t - PAGE_IDS, PageDown: t + PAGE_IDS,
     }[event.key];
     if (to === undefined) return;
     event.preventDefault();
