@@ -146,7 +146,7 @@ class TimeBudget:
         steps = self.first_end(Schedule(config), 0)
         settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
         if steps < config.train.warmup_steps:
-            settings.append(f"train.warmup_steps={steps}")
+            settings.append("train.warmup_steps=null")  # a tenth of the steps
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
