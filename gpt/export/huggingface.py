@@ -101,7 +101,7 @@ def _model_card(run: ExportedRun, model: Converted) -> str:
             "val loss with n-gram counts": checkpoint.val_loss,
             "val loss of this network alone": _recorded_network_loss(run),
         }
-    template = Environment(undefined=StrictUndefined).from_string(
+    template = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(
         (TEMPLATES / "model_card.md").read_text("utf-8")
     )
     return template.render(
