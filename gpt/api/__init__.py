@@ -16,12 +16,13 @@ from gpt.api.model import Model, load
 from gpt.api.run_comparison import compare
 from gpt.api.sweeps import is_sweep, resume_sweep, sweep
 from gpt.api.text import describe
-from gpt.api.training import estimate, resume, train
+from gpt.api.training import distill, estimate, resume, train
 
 __all__ = [
     "Model",
     "compare",
     "describe",
+    "distill",
     "estimate",
     "evaluate",
     "is_sweep",

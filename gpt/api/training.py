@@ -24,6 +24,7 @@ from gpt.files import from_here
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.api.model import Model
     from gpt.config.schema import Config
     from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
@@ -127,6 +128,35 @@ def train(
             ranks.broadcast(check_keeps, from_here(run), settled)
         settled, corpus = ready(config, settled, settings, clock, should_stop, ranks=ranks)
         return _train(ranks, settled, corpus, run, mode, caller)
+
+
+def distill(model: "Model", *, should_stop: Callable[[], bool] | None = None) -> "Model":
+    """Train a single model on the predictions of an ensemble, in the folder RUN-distilled.
+
+    The text and all other settings are those of the ensemble's run.
+
+    Args:
+        model: an ensemble.
+        should_stop: called after each step; see `train`.
+
+    Returns:
+        The distilled model.
+
+    Raises:
+        UsageError: `model` is no ensemble, or the folder exists already.
+        GPTError: see `train`.
+    """
+    from gpt.api.model import load
+
+    if model.config.model.ensemble == 1:
+        raise UsageError(
+            f"{model.run}: expected an ensemble to distill, got a single model; export it as it is"
+        )
+    folder = model.run.resolve()
+    settings = {"train.distill": str(folder), "model.ensemble": 1}
+    distilled = folder.with_name(f"{folder.name}-distilled")
+    outcome = train(model.config, settings=settings, run_dir=distilled, should_stop=should_stop)
+    return load(outcome.run)
 
 
 def resume(

@@ -45,6 +45,24 @@ FORMATS = {
 }
 
 
+def check_export(to: str, out: Path, *, overwrite: bool = False) -> None:
+    """Raise UsageError unless the format `to` exists and can be written to the path `out`.
+
+    Args:
+        to: the name of a format, one of `FORMATS`.
+        out: the file to write; for `huggingface`, the folder.
+        overwrite: whether something may exist at `out`.
+    """
+    if to not in FORMATS:
+        raise UsageError(f"--to {to}: expected {' or '.join(FORMATS)}")
+    if FORMATS[to].ending:
+        check_out(out, endings=(FORMATS[to].ending,), overwrite=overwrite)
+    elif out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
+    elif not overwrite:
+        check_absent(out)
+
+
 def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False) -> None:
     """Write `run` to the path `out` in the format `to`, one of `FORMATS`.
 
@@ -58,12 +76,5 @@ def export_run(run: ExportedRun, to: str, out: Path, *, overwrite: bool = False)
         UsageError: there is no such format, `out` cannot be written or exists already, or the
             format cannot represent the model.
     """
-    if to not in FORMATS:
-        raise UsageError(f"--to {to}: expected {' or '.join(FORMATS)}")
-    if FORMATS[to].ending:
-        check_out(out, endings=(FORMATS[to].ending,), overwrite=overwrite)
-    elif out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
-    elif not overwrite:
-        check_absent(out)
+    check_export(to, out, overwrite=overwrite)
     FORMATS[to].write(run, out)

@@ -1,0 +1,193 @@
+"""Compare an exported page with `gpt sample`, and measure its speed, in headless Chromium.
+
+    python scripts/bench_export.py [RUN]
+
+Speeds are those of models of 0.8 and 10.65 million parameters with random weights. With RUN, a
+trained run, the script also prints: the size of its page; the largest difference of the logits of
+20 texts of the val split; the loss of the page and of the run, whose weights are rounded alike, on
+10,000 characters of val; and whether both sample the same 500 characters.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from check_page import start_browser
+from numpy.typing import NDArray
+from selenium.webdriver import Chrome
+
+from gpt import api
+from gpt.api.resolve import read_text
+from gpt.config.schema import Config, ModelConfig, SampleConfig
+from gpt.evaluation.loss import scored_val
+from gpt.export.exported_run import ExportedRun
+from gpt.export.html import page_content, worker_source
+from gpt.export.shipped_weights import rounded
+from gpt.model.ensemble import make_model
+from gpt.model.shapes import parameter_count
+from gpt.model.windows import segmented
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import load_model, weights_of
+from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.text.vocabulary import Vocabulary
+
+SIZES = {"0.8 M": (128, 4, 4), "10.65 M": (384, 6, 6)}  # C, n_layer, n_head
+T, V = 256, 65  # of these models
+SPEED_CHARACTERS = 600  # characters of a timed sample; its context is cut twice
+REPEATS = 3  # timed samples, of which the fastest counts: other programs only slow it down
+TEXTS, TEXT_CHARACTERS = 20, 100  # whose logits are compared
+SCORED_CHARACTERS = 10_000  # of the val split
+SAMPLED_CHARACTERS = 500
+TIMEOUT_S = 600  # longest time of a request
+
+# Load a model in a worker, send requests one by one, and return all answers and the times in ms.
+RUN_REQUESTS = """
+const [source, header, data, requests, done] = arguments;
+const url = URL.createObjectURL(new Blob([source], {type: "text/javascript"}));
+const worker = new Worker(url);
+const ask = (request) => new Promise((resolve) => {
+  const began = performance.now();
+  const answers = [];
+  worker.onmessage = ({data}) => {
+    answers.push(data);
+    if (["progress", "token", "scores"].includes(data.op)) return;
+    resolve({answers, ms: performance.now() - began});
+  };
+  worker.postMessage({id: 1, ...request});
+});
+const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : value;
+(async () => {
+  const results = [];
+  for (const request of [{op: "load", header, data}, ...requests]) results.push(await ask(request));
+  worker.terminate();
+  done(JSON.stringify(results, plain));
+})();
+"""
+
+
+def ask(browser: Chrome, run: ExportedRun, requests: list[dict[str, Any]], prefix: str = "") -> Any:
+    """Load a model in the browser; return the answers and times of the load and the `requests`.
+
+    `prefix` is JavaScript that the worker runs first.
+    """
+    header, data = page_content(run)
+    answers = browser.execute_async_script(
+        RUN_REQUESTS, prefix + worker_source(), header, data, requests
+    )
+    return json.loads(answers)
+
+
+def random_run(C: int, n_layer: int, n_head: int) -> ExportedRun:
+    """Return a run whose model has random weights."""
+    sizes = ModelConfig(T=T, C=C, n_layer=n_layer, n_head=n_head, ngram=1, positions="learned")
+    torch.manual_seed(1)
+    model = make_model(sizes, V)
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)
+    vocabulary = Vocabulary("".join(map(chr, range(33, 33 + V))))
+    checkpoint = CheckpointData(0, Config(model=sizes), vocabulary, weights_of(model))
+    return ExportedRun(Path("random"), checkpoint, lambda: None)
+
+
+def measure_speeds(browser: Chrome) -> None:
+    """Print how many characters a second models of several sizes write."""
+    request = {
+        "op": "generate", "ids": [1, 2, 3], "seed": 1, "rules": {}, "length": SPEED_CHARACTERS
+    }  # fmt: skip
+    for name, sizes in SIZES.items():
+        run = random_run(*sizes)
+        count = parameter_count(run.checkpoint.config.model, V)
+        for kernel, prefix in (("WebAssembly", ""), ("JavaScript", "delete self.WebAssembly;")):
+            _, *timed = ask(browser, run, [request] * REPEATS, prefix)
+            speed = SPEED_CHARACTERS / min(result["ms"] for result in timed) * 1000
+            print(f"{name} ({count:,} parameters), {kernel}: {speed:,.0f} characters/s")
+        bytes_ = sum(map(len, page_content(run)[1].values()))
+        print(f"{name}, float16, without counts: {bytes_ / 1e6:.2f} MB of data in the page")
+
+
+def compare(browser: Chrome, name: str) -> None:
+    """Print how the page of the run `name` differs from the run."""
+    model = api.load(name)
+    val = scored_val(read_text(model.config, model.vocabulary, model.run))
+    run = ExportedRun(model.run, model.checkpoint, lambda: val)
+    header, data = page_content(run)
+    sizes = ", ".join(f"{key} {len(text) / 1e6:.2f} MB" for key, text in data.items())
+    print(f"{name}: {header['parameters']:,} parameters as {header['weights']}; {sizes}")
+    weights = rounded(model.checkpoint.weights, header["weights"]["kind"]).restored()
+    checkpoint = replace(model.checkpoint, weights=weights)
+    ids = [int(id_) for id_ in val[: SCORED_CHARACTERS + 1]]
+    texts = [ids[TEXT_CHARACTERS * i :][:TEXT_CHARACTERS] for i in range(TEXTS)]
+    rules = SampleConfig(temperature=0.8)
+    sample = {"op": "generate", "ids": texts[0], "seed": 1, "length": SAMPLED_CHARACTERS}
+    requests: list[dict[str, Any]] = [{"op": "logits", "ids": text} for text in texts]
+    requests += [{"op": "score", "ids": ids}, sample | {"rules": rules.model_dump()}]
+    load, *logits, scored, sampled = ask(browser, run, requests)
+    network = load_model(checkpoint, torch.device("cpu"))
+    with torch.no_grad():
+        ours = [network(torch.tensor([text]))[0].numpy() for text in texts]
+    pairs = zip(ours, logits, strict=True)
+    differences = [
+        np.abs(our.ravel() - their["answers"][-1]["logits"]).max() for our, their in pairs
+    ]
+    print(f"loaded in {load['ms'] / 1000:.1f} s")
+    print(f"logits of {TEXTS} texts: largest difference {max(differences):.1e}")
+    parts = [part["probabilities"] for part in scored["answers"][1:-1]]
+    theirs = -np.log(np.concatenate(parts)).mean()
+    expected = losses(checkpoint, np.array(ids)).mean()
+    speed = SCORED_CHARACTERS / scored["ms"] * 1000
+    print(f"loss of {SCORED_CHARACTERS:,} characters: page {theirs:.6f}, run {expected:.6f} nats")
+    print(f"scored {speed:,.0f} characters/s")
+    engine = NumpyEngine(checkpoint.config.model, weights, 1, checkpoint.mixture)
+    chunks = generate(
+        engine,
+        checkpoint.vocabulary,
+        [texts[0]],
+        sample_sources(1, [0]),
+        length=SAMPLED_CHARACTERS,
+        rules=rules,
+    )
+    text = "".join(answer.get("text", "") for answer in sampled["answers"])
+    is_same = text == "".join(chunk.text for chunk in chunks)
+    speed = SAMPLED_CHARACTERS / sampled["ms"] * 1000
+    print(f"the same {SAMPLED_CHARACTERS} characters: {is_same}; {speed:,.0f} characters/s")
+
+
+def losses(checkpoint: CheckpointData, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the loss of each id but the first, by the network and counts of the train split."""
+    network = load_model(checkpoint, torch.device("cpu"))
+    T = checkpoint.config.model.T
+    results = []
+    for start in range(0, len(ids) - 1, T):
+        window, targets = ids[start : start + T], ids[start + 1 : start + T + 1]
+        window = window[: len(targets)]
+        with torch.no_grad():
+            log_p = segmented(network, torch.from_numpy(window)[None])[0].log_softmax(-1).numpy()
+        if checkpoint.mixture is not None:
+            mixture = checkpoint.mixture.for_sampling()
+            log_p = mixture.mix(*mixture.experts.of_window(window), log_p)
+        results.append(-log_p[np.arange(len(targets)), targets])
+    return np.concatenate(results)
+
+
+def main() -> None:
+    """Print the measurements."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", nargs="?", help="a trained run, whose page is compared")
+    run = parser.parse_args().run
+    browser = start_browser()
+    browser.set_script_timeout(TIMEOUT_S)
+    try:
+        measure_speeds(browser)
+        if run is not None:
+            compare(browser, run)
+    finally:
+        browser.quit()
+
+
+if __name__ == "__main__":
+    main()
