@@ -22,7 +22,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.engine import Engine, open_engine
-from gpt.sampling.generate import PLAIN, Generator, sample_sources
+from gpt.sampling.generate import PLAIN, Generator, GrowingText, sample_sources
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.vocabulary import Vocabulary
 
@@ -60,7 +60,8 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 def paces(open_: Any, B: int, characters: int) -> list[float]:
     """Return the seconds of each character of B texts that are generated side by side."""
     engine: Engine = open_(B)
-    generator = Generator(engine, [[0]] * B, sample_sources(1, range(B)), PLAIN)
+    texts = [GrowingText([0], source, PLAIN) for source in sample_sources(1, range(B))]
+    generator = Generator(engine, texts)
     times = []
     for _ in range(characters):
         began = time.perf_counter()

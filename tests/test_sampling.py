@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,14 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine
 from gpt.sampling.engine import Engine, engine_of
-from gpt.sampling.generate import PLAIN, Generator, generate, generate_text, sample_sources
+from gpt.sampling.generate import (
+    PLAIN,
+    Generator,
+    GrowingText,
+    generate,
+    generate_text,
+    sample_sources,
+)
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.prompt import (
     check_known,
@@ -98,6 +106,16 @@ def chunks_of(
 ) -> Iterator[Chunk]:
     sources = sample_sources(seed, range(len(prompts)) if indices is None else indices)
     return generate(engine, vocabulary, prompts, sources, **options)
+
+
+def texts_of(
+    prompts: list[list[int]], rules: SampleConfig = PLAIN, given: list[int] | None = None
+) -> list[GrowingText]:
+    sources = sample_sources(3, range(len(prompts)))
+    return [
+        GrowingText(prompt, source, rules, deque(given or []))
+        for prompt, source in zip(prompts, sources, strict=True)
+    ]
 
 
 def engines(net: LanguageModel, B: int) -> list[Engine]:
@@ -352,7 +370,7 @@ def test_each_character_has_the_context_that_the_docstring_says(
     """
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    generator = Generator(engines(net, 3)[which], prompts, sample_sources(3, range(3)), PLAIN)
+    generator = Generator(engines(net, 3)[which], texts_of(prompts))
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = generator.step()
@@ -360,8 +378,56 @@ def test_each_character_has_the_context_that_the_docstring_says(
             if len(contexts[b]) > context:
                 contexts[b] = contexts[b][-left:]
             expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
-            assert log_probabilities[b] == pytest.approx(expected, abs=1e-3)
+            assert log_probabilities[b, ids[b]] == pytest.approx(expected, abs=1e-3)
             contexts[b].append(ids[b])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_text_that_joins_a_batch_is_as_if_alone(which: int) -> None:
+    """Texts of different prompts and rules join after 0, 7 and 11 steps, and leave after 41 each.
+
+    Two of them have the same prompt.
+    """
+    net, steps = model(), 41
+    prompts = [[1, 2, 3], [4] * 29, [5, 6], [5, 6]]
+    rules = [PLAIN, rules_of(temperature=0.5), rules_of(presence_penalty=1.0), PLAIN]
+
+    def texts() -> list[GrowingText]:
+        sources = sample_sources(3, range(4))
+        return [GrowingText(*each) for each in zip(prompts, sources, rules, strict=True)]
+
+    alone = []
+    for text in texts():
+        generator = Generator(engines(net, 1)[which], [text])
+        alone.append([generator.step()[0][0] for _ in range(steps)])
+    joining = {0: texts()[:1], 7: texts()[1:2], 11: texts()[2:]}
+    generator = Generator(engines(net, 1)[which], joining.pop(0))
+    names, found = [0], list[list[int]]([[], [], [], []])
+    for step in range(steps + 11):
+        if new := joining.get(step):
+            names += range(len(names), len(names) + len(new))
+            generator.add(new)
+        for name, id_ in zip(names, generator.step()[0], strict=True):
+            found[name].append(id_)
+        rows = [row for row, name in enumerate(names) if len(found[name]) < steps]
+        if 0 < len(rows) < len(names):
+            generator.select(rows)
+            names = [names[row] for row in rows]
+    assert found == alone
+
+
+def test_given_ids_are_scored_and_cost_no_draw() -> None:
+    """As if the ids had been drawn: the log-probabilities of a greedy text, and the text after."""
+    net = model()
+    greedy = Generator(engine_of(net, 1), texts_of([[1]], rules_of(temperature=0)))
+    steps = [greedy.step() for _ in range(23)]
+    ids = [ids[0] for ids, _ in steps]
+    scoring = Generator(engine_of(net, 1), texts_of([[1]], given=ids))
+    for _, expected in steps:
+        np.testing.assert_allclose(scoring.step()[1], expected, atol=1e-5)
+    plain = Generator(engine_of(net, 1), texts_of([[1, *ids[:7]]]))
+    after = Generator(engine_of(net, 1), texts_of([[1]], given=ids[:7]))
+    assert [after.step()[0] for _ in range(12)][7:] == [plain.step()[0] for _ in range(5)]
 
 
 @pytest.mark.parametrize("rules", [PLAIN, rules_of(presence_penalty=0.7, frequency_penalty=0.3)])
@@ -445,7 +511,7 @@ def test_a_prompt_is_read_once_for_all_its_samples() -> None:
             return np.zeros((len(ids), V), np.float32)
 
     engine = Counting("")
-    Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(0, range(5)), PLAIN)
+    Generator(engine, texts_of([[1, 2]] * 3 + [[1, 3]] * 2))
     assert (reads, selected) == ([2], [[0, 0, 0, 3, 3]])
 
 
@@ -472,8 +538,9 @@ def test_penalties_count_the_last_64_characters_of_prompt_and_sample() -> None:
     rules = rules_of(presence_penalty=100.0, temperature=0)
     text = sample("a", length=V - 1, rules=rules)
     assert sorted("a" + text) == sorted(VOCABULARY.characters)
-    generator = Generator(engines(model(), 1)[0], [[3] * 99], sample_sources(0, [0]), rules)
-    assert generator.recent == [[3] * 64]
+    texts = texts_of([[3] * 99], rules)
+    Generator(engines(model(), 1)[0], texts)
+    assert texts[0].recent == [3] * 64
 
 
 # --- text: stops, lengths, order ---

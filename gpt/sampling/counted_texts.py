@@ -25,14 +25,20 @@ class CountedTexts:
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
         self.mixture = mixture.for_sampling()
         self.experts = self.mixture.experts
-        self.lengths = np.array([len(prompt) for prompt in prompts])
-        N = self.experts.counts.order
-        L = max(N, *self.experts.long_orders, 1)  # ids of the longest context
-        self.last = np.full((L, len(prompts)), NO_ID)  # the newest first
+        L = max(self.experts.counts.order, *self.experts.long_orders, 1)  # of the longest context
+        self.lengths = np.zeros(0, np.int64)
+        self.last = np.zeros((L, 0), np.int64)  # the last ids of each text, the newest first
+        self.add(prompts)
+
+    def add(self, prompts: Sequence[list[int]]) -> None:
+        """Append `prompts` to the texts."""
+        last = np.full((len(self.last), len(prompts)), NO_ID)
         for row, prompt in enumerate(prompts):
-            newest = prompt[-L:][::-1]
-            self.last[: len(newest), row] = newest
-        self.train = TrainCounts(self.experts.tree, self.last[:N])
+            newest = prompt[-len(last) :][::-1]
+            last[: len(newest), row] = newest
+        self.last = np.concatenate([self.last, last], 1)
+        self.lengths = np.append(self.lengths, [len(prompt) for prompt in prompts])
+        self.train = TrainCounts(self.experts.tree, self.last[: self.experts.counts.order])
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mix predictions of the next ids of B texts with those of n-gram counts.

@@ -1,9 +1,12 @@
 """Generate texts from prompts, character by character, up to a length or a stop string."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
@@ -27,43 +30,70 @@ def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
+@dataclass(eq=False)
+class GrowingText:
+    """A text that a `Generator` continues, with its own random numbers and sampling rules.
+
+    Attributes:
+        prompt: the ids to continue.
+        source: the generator of one random number for each id that is drawn.
+        rules: the sampling rules, such as the temperature.
+        given: the next ids, if they are known, as in a text that is scored. They are appended
+            before any id is drawn.
+        context: the last ids, from which the network predicts; set by `Generator`.
+        recent: the last ids, whose occurrences the penalties count; set by `Generator`.
+    """
+
+    prompt: list[int]
+    source: np.random.Generator
+    rules: SampleConfig
+    given: deque[int] = field(default_factory=deque)
+    context: list[int] = field(init=False, default_factory=list)
+    recent: list[int] = field(init=False, default_factory=list)
+
+
 class Generator:
-    """Generator of B texts in parallel, each with its own prompt and random numbers.
+    """Generator of several texts in parallel, one id of each at a time.
 
     The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
     the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
     computed again. Later ids are therefore drawn with a context of T // 2 to T ids. An id is a
     character or, in a byte model, a byte. If `never` is given, this id is not drawn.
 
-    If `engine.mixture` is set, its n-gram counts are mixed with the network's predictions.
+    If `engine.mixture` is set, its n-gram counts are mixed with the network's predictions. The
+    `engine` must have one row for each of the `texts`.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        prompts: list[list[int]],
-        sources: Sequence[np.random.Generator],
-        rules: SampleConfig,
-        never: int | None = None,
+        self, engine: Engine, texts: Sequence[GrowingText], never: int | None = None
     ) -> None:
+        self.engine, self.T, self.never = engine, engine.T, never
+        self.texts = list(texts)
+        prompts = [text.prompt for text in texts]
         self.counted = None if engine.mixture is None else CountedTexts(engine.mixture, prompts)
-        self.engine, self.T, self.rules, self.never = engine, engine.T, rules, never
-        self.contexts = [prompt[-self.T :] for prompt in prompts]
-        self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
-        self.sources = list(sources)
-        first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled once
-        rows = [first_rows.setdefault(tuple(ids), i) for i, ids in enumerate(self.contexts)]
-        self._prefill(list(first_rows.values()))
-        if len(first_rows) < len(rows):
-            engine.select(rows)
+        self._start(range(len(texts)))
 
-    def step(self) -> tuple[list[int], list[float]]:
-        """Draw each text's next id; return the ids and their log-probabilities under the model."""
-        if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
+    def add(self, texts: Sequence[GrowingText]) -> None:
+        """Generate `texts`, too, from the next step on."""
+        B = len(self.texts)
+        self.engine.select([*range(B), *[0] * len(texts)])  # new rows, to be prefilled
+        self.texts += texts
+        if self.counted is not None:
+            self.counted.add([text.prompt for text in texts])
+        self._start(range(B, len(self.texts)))
+
+    def step(self) -> tuple[list[int], NDArray[np.float64]]:
+        """Append an id to each text.
+
+        Returns:
+            The ids, one for each of B texts; and the log-probabilities (B, V) of all ids under the
+            model, to which the sampling rules were not applied.
+        """
+        if full := [row for row, text in enumerate(self.texts) if len(text.context) > self.T]:
             for row in full:
-                self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
+                del self.texts[row].context[: -max(self.T // 2, 1)]
             self._prefill(full)
-        logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
+        logits = self.engine.decode([text.context[-1] for text in self.texts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
@@ -74,32 +104,57 @@ class Generator:
             logits = log_probabilities.copy()
         if self.never is not None:
             logits[:, self.never] = NEVER
-        draws = np.array([source.random() for source in self.sources])
-        chosen = choose(logits, draws, self.rules, self.recent)
-        for context, recent, id_ in zip(self.contexts, self.recent, chosen.tolist(), strict=True):
-            context.append(id_)
-            recent.append(id_)
-            del recent[:-PENALTY_CHARACTERS]
+        chosen = self._choose(logits)
+        for text, id_ in zip(self.texts, chosen.tolist(), strict=True):
+            text.context.append(id_)
+            text.recent.append(id_)
+            del text.recent[:-PENALTY_CHARACTERS]
         if self.counted is not None:
             self.counted.append(chosen)
-        costs = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
-        return chosen.tolist(), costs.tolist()
+        return chosen.tolist(), log_probabilities
 
     def select(self, rows: list[int]) -> None:
         """Keep only the texts in `rows`; stop generating the others."""
         self.engine.select(rows)
         if self.counted is not None:
             self.counted.select(rows)
-        self.contexts = [self.contexts[row] for row in rows]
-        self.recent = [self.recent[row] for row in rows]
-        self.sources = [self.sources[row] for row in rows]
+        self.texts = [self.texts[row] for row in rows]
+
+    def _choose(self, logits: NDArray[np.float64]) -> NDArray[np.int_]:
+        """Return the next id of each of B texts: the given one, or one drawn by the text's rules.
+
+        `logits` (B, V) are those of the next ids.
+        """
+        chosen = np.empty(len(self.texts), np.int_)
+        rows_by_rules: dict[SampleConfig, list[int]] = {}
+        for row, text in enumerate(self.texts):
+            if text.given:
+                chosen[row] = text.given.popleft()
+            else:
+                rows_by_rules.setdefault(text.rules, []).append(row)
+        for rules, rows in rows_by_rules.items():
+            draws = np.array([self.texts[row].source.random() for row in rows])
+            recent = [self.texts[row].recent for row in rows]
+            chosen[rows] = choose(logits[rows], draws, rules, recent)
+        return chosen
+
+    def _start(self, rows: range) -> None:
+        """Prefill the new texts in `rows`, the last ones. Equal prompts are prefilled once."""
+        for text in self.texts[rows.start :]:
+            text.context = text.prompt[-self.T :]
+            text.recent = text.prompt[-PENALTY_CHARACTERS:]
+        first_rows: dict[tuple[int, ...], int] = {}
+        copied = [first_rows.setdefault(tuple(self.texts[row].context), row) for row in rows]
+        self._prefill(list(first_rows.values()))
+        if len(first_rows) < len(rows):
+            self.engine.select([*range(rows.start), *copied])
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the texts with indices `rows`: store keys and values of all ids but the last.
+        """Prefill the texts in `rows`: store keys and values of all ids but the last.
 
         The method `step` decodes the last id of each text.
         """
-        contexts = [self.contexts[row][:-1] for row in rows]
+        contexts = [self.texts[row].context[:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
         for i in range(0, len(rows), n):
@@ -130,16 +185,16 @@ def generate(
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
-    generator = Generator(engine, prompts, sources, rules, vocabulary.unknown_id)
+    texts = [GrowingText(*text, rules) for text in zip(prompts, sources, strict=True)]
+    generator = Generator(engine, texts, vocabulary.unknown_id)
     detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
     samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))
     while active:
-        for row, (id_, log_probability) in enumerate(zip(*generator.step(), strict=True)):
-            if row not in active:
-                continue
+        ids, log_probabilities = generator.step()
+        for row in sorted(active):
             detokenizer, buffer = samples[row]
-            for character in detokenizer.push(id_, log_probability):
+            for character in detokenizer.push(ids[row], float(log_probabilities[row, ids[row]])):
                 chunk = buffer.push(*character)
                 if chunk is not None:
                     yield chunk

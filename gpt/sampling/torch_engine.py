@@ -51,7 +51,7 @@ class TorchEngine:
         """Keep only the texts with the indices `rows`, in this order; a row may be repeated."""
         selected = Cache(self.model.config, len(rows), self.device)
         selected.replace(range(len(rows)), self.cache, rows)
-        self.cache, self.ids = selected, self.ids[: len(rows)]
+        self.cache, self.ids = selected, self.ids[rows]
         self._logits = replayed(self._forward, self.device)
 
     def _forward(self) -> Tensor:
