@@ -27,6 +27,7 @@ from gpt.cli.export import export
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
+from gpt.cli.serve import serve
 from gpt.cli.train import train
 from gpt.distributed.launch import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
-for _command in (train, sample, evaluate, compare, attend, explain, export, runs, data):
+for _command in (train, sample, evaluate, compare, attend, explain, export, serve, runs, data):
     app.command("eval" if _command is evaluate else None)(_command)
 
 

@@ -1,0 +1,1 @@
+"""A model behind HTTP: app (requests) -> completions (texts) -> batch (ids) -> gpt.sampling."""

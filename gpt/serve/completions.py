@@ -1,0 +1,188 @@
+"""Answer completion requests: `Batch` generates the ids of their texts, which become JSON here."""
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
+from gpt.sampling.prompt import encode_prompt
+from gpt.serve.batch import Batch, Task, Token
+from gpt.serve.choice_text import ChoiceText, Part
+from gpt.serve.completion_request import CompletionRequest
+from gpt.serve.refusal import Refusal
+from gpt.serve.served_run import ServedModel
+
+
+class Completion:
+    """A request that is being answered. It must be closed, which frees its places in the batch.
+
+    Args:
+        request: the request.
+        model: the model, which is used to the end of the request.
+        name: the name of the model.
+        batch: the batch that generates the texts.
+
+    Raises:
+        Refusal: a prompt cannot be encoded, or the batch has too many texts.
+    """
+
+    def __init__(
+        self, request: CompletionRequest, model: ServedModel, name: str, batch: Batch
+    ) -> None:
+        self.request, self.model, self.batch = request, model, batch
+        self.prompts = [model.encode(prompt) for prompt in request.prompts]
+        if not self.prompts:
+            raise Refusal(400, "prompt: expected at least one text, got []", param="prompt")
+        self.choices = [
+            ChoiceText(index, model.vocabulary, request.stops, request.max_tokens, prompt)
+            for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
+        ]
+        self.head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": name,
+            "system_fingerprint": f"step-{model.checkpoint.step}",
+        }
+        self._changed = asyncio.Event()
+        self._tasks: list[Task] = []
+        batch.reserve(len(self.choices))
+
+    def close(self) -> None:
+        """Cancel what is not yet generated, and free the places of the request."""
+        for task in self._tasks:
+            task.is_cancelled = True
+        self.batch.release(len(self.choices))
+
+    async def response(self) -> dict[str, Any]:
+        """Return the whole response.
+
+        Raises:
+            Refusal: the model is broken, or the server stops.
+        """
+        whole = [Part(choice.index) for choice in self.choices]
+        async for part in self._parts():
+            whole[part.index].extend(part)
+        choices = [self._choice(part) for part in whole]
+        return self.head | {"choices": choices, "usage": self._usage()}
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield the response as server-sent events, while it is generated."""
+        with_usage = self.request.stream_options.include_usage
+        end = {"usage": None} if with_usage else {}
+        try:
+            async for part in self._parts():
+                yield _event(self.head | {"choices": [self._choice(part)]} | end)
+            if with_usage:
+                yield _event(self.head | {"choices": [], "usage": self._usage()})
+        except Refusal as error:
+            yield _event(error.content())
+        yield "data: [DONE]\n\n"
+
+    async def _parts(self) -> AsyncIterator[Part]:
+        """Yield the new text of a choice whenever there is some."""
+        request, n = self.request, self.request.n
+        if request.echo:
+            scores = await self._scores()
+            for choice in self.choices:
+                yield choice.echo(scores[choice.index // n])
+        if request.max_tokens == 0:
+            for choice in self.choices:
+                yield Part(choice.index, finish_reason="length")
+            return
+        seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
+        texts = [
+            GrowingText(prompt or encode_prompt("", self.model.vocabulary), source, request.rules)
+            for prompt in self.prompts
+            for source in sample_sources(seed, range(n))
+        ]
+        tasks = self._begin(texts, [request.max_tokens] * len(texts))
+        pending = dict(zip(self.choices, tasks, strict=True))
+        while pending:
+            await self._arrival(tasks)
+            for choice, task in list(pending.items()):
+                tokens, task.tokens = task.tokens, []
+                part = choice.add(tokens)
+                if part.finish_reason is not None:
+                    task.is_cancelled = True
+                    del pending[choice]
+                if part.tokens or part.finish_reason is not None:
+                    yield part
+
+    async def _scores(self) -> list[list[Token]]:
+        """Return the tokens of each prompt, with log-probabilities if they are requested.
+
+        The first token of a prompt has none.
+        """
+        tokens = [[Token(id_, None, None) for id_ in ids] for ids in self.prompts]
+        if self.request.logprobs is None:
+            return tokens
+        scored = [(row, ids) for row, ids in enumerate(self.prompts) if len(ids) > 1]
+        source = sample_sources(0, [0])[0]  # no number is drawn
+        texts = [GrowingText(ids[:1], source, PLAIN, deque(ids[1:])) for _, ids in scored]
+        tasks = self._begin(texts, [len(ids) - 1 for _, ids in scored])
+        for (row, ids), task in zip(scored, tasks, strict=True):
+            while len(task.tokens) < len(ids) - 1:
+                await self._arrival([task])
+            tokens[row][1:] = task.tokens
+        return tokens
+
+    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> list[Task]:
+        """Begin to append `counts` ids to `texts`."""
+        likely = self.request.logprobs
+        self._tasks = [
+            Task(self.model, text, count, likely, self._changed)
+            for text, count in zip(texts, counts, strict=True)
+        ]
+        self.batch.submit(self._tasks)
+        return self._tasks
+
+    async def _arrival(self, tasks: Sequence[Task]) -> None:
+        """Wait for news of this request's tasks; raise the error of one of `tasks`, if any."""
+        await self._changed.wait()
+        self._changed.clear()
+        for task in tasks:
+            if task.error is not None:
+                raise task.error
+
+    def _choice(self, part: Part) -> dict[str, Any]:
+        """Return a choice, or a part of one, as JSON."""
+        names, tokens, logprobs = self.model.vocabulary.names, part.tokens, None
+        if self.request.logprobs is not None:
+            logprobs = {
+                "tokens": [names[token.id] for token in tokens],
+                "token_logprobs": [token.log_probability for token in tokens],
+                "top_logprobs": [
+                    None
+                    if token.likely is None
+                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
+                    for token in tokens
+                ],
+                "text_offset": part.offsets,
+            }
+        return {
+            "index": part.index,
+            "text": part.text,
+            "logprobs": logprobs,
+            "finish_reason": part.finish_reason,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        prompts, generated = (
+            sum(map(len, self.prompts)),
+            sum(choice.received for choice in self.choices),
+        )
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": generated,
+            "total_tokens": prompts + generated,
+        }
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"

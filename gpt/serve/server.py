@@ -1,0 +1,108 @@
+"""Listen on a port, and serve a run until a signal arrives."""
+
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from gpt.errors import GPTError, UsageError
+from gpt.runs.format import CheckpointData
+from gpt.serve.app import make_app
+from gpt.serve.batch import Batch
+from gpt.serve.guard import is_loopback
+from gpt.serve.served_run import ServedRun
+
+SHUTDOWN_S = 3  # seconds in which responses must end after a signal
+
+
+class _Server(uvicorn.Server):
+    """Server that ends running completions when it is stopped."""
+
+    def __init__(self, config: uvicorn.Config, batch: Batch) -> None:
+        super().__init__(config)
+        self.batch = batch
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.batch.stop()
+        await super().shutdown(sockets)
+
+
+def serve(
+    run: Path,
+    checkpoint: CheckpointData,
+    *,
+    which: str,
+    device: str,
+    host: str,
+    port: int,
+    token: str | None,
+    on_ready: Callable[[str], object],
+) -> None:
+    """Serve a run until SIGINT or SIGTERM, whose handler is called at the end.
+
+    Args:
+        run: the folder of the run.
+        checkpoint: the checkpoint to begin with.
+        which: `best`, `last` or a step: which checkpoint to load when the run has a new one.
+        device: the device to sample on, such as `auto`.
+        host: the address or name to listen on.
+        port: the port to listen on; 0 for any that is free.
+        token: the secret that each request must have; None if none is needed.
+        on_ready: called with the URL of the server when it accepts connections.
+
+    Raises:
+        UsageError: `host` is not an address of this machine, or needs a token.
+        DeviceError: this machine does not have the device.
+        GPTError: the port cannot be used.
+        OutOfMemory: there is not enough memory to generate several texts.
+    """
+    address, family = _resolved(host)
+    only_local = is_loopback(address)
+    if not only_local and token is None:
+        raise UsageError(
+            f"--host {host}: other machines could use the model; set a secret by --token or in "
+            f"the environment variable GPT_TOKEN, or leave --host out"
+        )
+    served, batch = ServedRun(run, which, device, checkpoint), Batch()
+    config = uvicorn.Config(
+        make_app(served, batch, token, only_local),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application logs its errors
+    with _listening(address, family, port) as listener:
+        batch.start()
+        shown = f"[{host}]" if ":" in host else host
+        on_ready(f"http://{shown}:{listener.getsockname()[1]}")
+        _Server(config, batch).run(sockets=[listener])
+
+
+def _resolved(host: str) -> tuple[str, socket.AddressFamily]:
+    """Return the address of `host`, and its family."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: expected an address of this machine ({error})") from None
+    return str(address[0]), family
+
+
+def _listening(address: str, family: socket.AddressFamily, port: int) -> socket.socket:
+    """Return a socket that listens on a port."""
+    try:
+        return socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} is used by another program; choose another one by --port"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"--host {address}: this machine has no such address") from None
+        else:
+            message = f"cannot listen on {address}, port {port}: {error.strerror}; try --port 8000"
+        raise GPTError(message) from None
