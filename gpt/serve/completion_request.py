@@ -9,8 +9,9 @@ from gpt.config.sample_config import Penalty, Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
 from gpt.serve.refusal import Refusal
 
-MAX_TOKENS = 2**16  # most ids that a request may generate for a text
-MAX_LIKELY = 20  # most likely ids that are listed with a token
+MAX_TOKENS = 2**16  # most tokens of a text
+MAX_REQUEST_TOKENS = 2**18  # most tokens of all texts of a request, which are kept in memory
+MAX_LIKELY = 5  # most likely ids that are listed with a token
 MAX_STOPS = 16  # stop strings of a request
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 

@@ -13,7 +13,7 @@ from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.serve.batch import Batch, Task, Token
 from gpt.serve.choice_text import ChoiceText, Part
-from gpt.serve.completion_request import CompletionRequest
+from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedModel
 
@@ -28,7 +28,7 @@ class Completion:
         batch: the batch that generates the texts.
 
     Raises:
-        Refusal: a prompt cannot be encoded, or the batch has too many texts.
+        Refusal: a prompt cannot be encoded, or there are too many tokens or texts.
     """
 
     def __init__(
@@ -38,6 +38,12 @@ class Completion:
         self.prompts = [model.encode(prompt) for prompt in request.prompts]
         if not self.prompts:
             raise Refusal(400, "prompt: expected at least one text, got []", param="prompt")
+        tokens = request.max_tokens * len(self.prompts) * request.n
+        if request.echo and request.logprobs is not None:
+            tokens += sum(map(len, self.prompts))
+        if tokens > MAX_REQUEST_TOKENS:
+            message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and score"
+            raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
         self.choices = [
             ChoiceText(index, model.vocabulary, request.stops, request.max_tokens, prompt)
             for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
@@ -66,8 +72,9 @@ class Completion:
             Refusal: the model is broken, or the server stops.
         """
         whole = [Part(choice.index) for choice in self.choices]
-        async for part in self._parts():
-            whole[part.index].extend(part)
+        async for parts in self._parts():
+            for part in parts:
+                whole[part.index].extend(part)
         choices = [self._choice(part) for part in whole]
         return self.head | {"choices": choices, "usage": self._usage()}
 
@@ -76,24 +83,23 @@ class Completion:
         with_usage = self.request.stream_options.include_usage
         end = {"usage": None} if with_usage else {}
         try:
-            async for part in self._parts():
-                yield _event(self.head | {"choices": [self._choice(part)]} | end)
+            async for parts in self._parts():
+                events = [self.head | {"choices": [self._choice(part)]} | end for part in parts]
+                yield "".join(map(_event, events))
             if with_usage:
                 yield _event(self.head | {"choices": [], "usage": self._usage()})
         except Refusal as error:
             yield _event(error.content())
         yield "data: [DONE]\n\n"
 
-    async def _parts(self) -> AsyncIterator[Part]:
-        """Yield the new text of a choice whenever there is some."""
+    async def _parts(self) -> AsyncIterator[list[Part]]:
+        """Yield the new text of the choices whenever there is some."""
         request, n = self.request, self.request.n
         if request.echo:
             scores = await self._scores()
-            for choice in self.choices:
-                yield choice.echo(scores[choice.index // n])
+            yield [choice.echo(scores[choice.index // n]) for choice in self.choices]
         if request.max_tokens == 0:
-            for choice in self.choices:
-                yield Part(choice.index, finish_reason="length")
+            yield [Part(choice.index, finish_reason="length") for choice in self.choices]
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
         texts = [
@@ -105,6 +111,7 @@ class Completion:
         pending = dict(zip(self.choices, tasks, strict=True))
         while pending:
             await self._arrival(tasks)
+            parts = []
             for choice, task in list(pending.items()):
                 tokens, task.tokens = task.tokens, []
                 part = choice.add(tokens)
@@ -112,7 +119,9 @@ class Completion:
                     task.is_cancelled = True
                     del pending[choice]
                 if part.tokens or part.finish_reason is not None:
-                    yield part
+                    parts.append(part)
+            if parts:
+                yield parts
 
     async def _scores(self) -> list[list[Token]]:
         """Return the tokens of each prompt, with log-probabilities if they are requested.
