@@ -34,7 +34,7 @@ class Token(NamedTuple):
 
 
 @dataclass(eq=False)
-class Task:
+class TextTask:
     """A text to generate or to score.
 
     The thread of the batch appends ids to `text`. The thread of the event loop, in which the
@@ -71,8 +71,8 @@ class Batch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="gpt batch", daemon=True)
         self._changed = threading.Condition()
-        self._waiting = deque[Task]()
-        self._running: dict[ServedModel, tuple[Generator, list[Task]]] = {}
+        self._waiting = deque[TextTask]()
+        self._running: dict[ServedModel, tuple[Generator, list[TextTask]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
         self._admitted = 0  # texts
@@ -99,7 +99,7 @@ class Batch(threading.Thread):
         """Free the places of `count` texts."""
         self._admitted -= count
 
-    def submit(self, tasks: Sequence[Task]) -> None:
+    def submit(self, tasks: Sequence[TextTask]) -> None:
         """Begin `tasks` as soon as there is room. Call this in the thread of the event loop.
 
         Raises:
@@ -128,12 +128,12 @@ class Batch(threading.Thread):
         with self._changed:
             self._report([(task, STOPPING) for task in [*self._tasks(), *self._waiting]])
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[TextTask]:
         return [task for _, tasks in self._running.values() for task in tasks]
 
-    def _joining(self) -> dict[ServedModel, list[Task]]:
+    def _joining(self) -> dict[ServedModel, list[TextTask]]:
         """Return the waiting tasks for which there is room; wait if there is nothing to do."""
-        joining: dict[ServedModel, list[Task]] = {}
+        joining: dict[ServedModel, list[TextTask]] = {}
         with self._changed:
             while not (self._waiting or self._running or self._is_stopping):
                 self._changed.wait()
@@ -143,7 +143,7 @@ class Batch(threading.Thread):
                     joining.setdefault(task.model, []).append(task)
         return joining
 
-    def _join(self, model: ServedModel, tasks: list[Task]) -> None:
+    def _join(self, model: ServedModel, tasks: list[TextTask]) -> None:
         """Add `tasks` to the texts that are generated with `model`."""
         texts, running = [task.text for task in tasks], self._running.pop(model, None)
         try:
@@ -179,14 +179,14 @@ class Batch(threading.Thread):
             del self._running[model]
             self._fail(tasks, error)
 
-    def _fail(self, tasks: Sequence[Task], error: Exception) -> None:
+    def _fail(self, tasks: Sequence[TextTask], error: Exception) -> None:
         """End `tasks` with an error; other tasks and later ones are not affected."""
         if not isinstance(error, GPTError):
             log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG))
         message = str(error) if isinstance(error, GPTError) else f"internal error: {error!r:.200}"
         self._report([(task, Refusal(500, message)) for task in tasks])
 
-    def _report(self, news: list[tuple[Task, Token | Refusal]]) -> None:
+    def _report(self, news: list[tuple[TextTask, Token | Refusal]]) -> None:
         """Give tokens and errors to their tasks, in the thread of the event loop."""
 
         def arrive() -> None:

@@ -9,7 +9,7 @@ from gpt.text.vocabulary import Vocabulary
 
 
 @dataclass
-class Part:
+class ChoicePart:
     """New text of a choice, with its tokens.
 
     Attributes:
@@ -26,7 +26,7 @@ class Part:
     offsets: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
-    def extend(self, part: "Part") -> None:
+    def extend(self, part: "ChoicePart") -> None:
         """Append the next part of the same choice."""
         self.text += part.text
         self.tokens += part.tokens
@@ -62,15 +62,15 @@ class ChoiceText:
         self._detokenizer = Detokenizer(vocabulary, prompt)
         self._buffer = StopBuffer(index, stops, length)
 
-    def echo(self, prompt: Sequence[Token]) -> Part:
+    def echo(self, prompt: Sequence[Token]) -> ChoicePart:
         """Return the prompt as the first part of the text."""
         part = ChoiceText(self.index, self.vocabulary, (), len(prompt), ()).add(prompt)
         part.finish_reason, self._offset = None, len(part.text)
         return part
 
-    def add(self, tokens: Sequence[Token]) -> Part:
+    def add(self, tokens: Sequence[Token]) -> ChoicePart:
         """Add tokens; return the characters that can be sent now. Ignore tokens after the end."""
-        part = Part(self.index)
+        part = ChoicePart(self.index)
         for token in tokens:
             self.received += 1
             self._held.append(token)
@@ -90,7 +90,7 @@ class ChoiceText:
                 return part
         return part
 
-    def _move(self, chunk: Chunk, part: Part) -> None:
+    def _move(self, chunk: Chunk, part: ChoicePart) -> None:
         """Append the characters of a chunk and their tokens to `part`."""
         part.text += chunk.text
         for count in map(int, chunk.log_probabilities):

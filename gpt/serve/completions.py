@@ -11,8 +11,8 @@ from typing import Any
 
 from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
-from gpt.serve.batch import Batch, Task, Token
-from gpt.serve.choice_text import ChoiceText, Part
+from gpt.serve.batch import Batch, TextTask, Token
+from gpt.serve.choice_text import ChoiceText, ChoicePart
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedModel
@@ -56,7 +56,7 @@ class Completion:
             "system_fingerprint": f"step-{model.checkpoint.step}",
         }
         self._changed = asyncio.Event()
-        self._tasks: list[Task] = []
+        self._tasks: list[TextTask] = []
         batch.reserve(len(self.choices))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Completion:
         Raises:
             Refusal: the model is broken, or the server stops.
         """
-        whole = [Part(choice.index) for choice in self.choices]
+        whole = [ChoicePart(choice.index) for choice in self.choices]
         async for parts in self._parts():
             for part in parts:
                 whole[part.index].extend(part)
@@ -92,14 +92,14 @@ class Completion:
             yield _event(error.content())
         yield "data: [DONE]\n\n"
 
-    async def _parts(self) -> AsyncIterator[list[Part]]:
+    async def _parts(self) -> AsyncIterator[list[ChoicePart]]:
         """Yield the new text of the choices whenever there is some."""
         request, n = self.request, self.request.n
         if request.echo:
             scores = await self._scores()
             yield [choice.echo(scores[choice.index // n]) for choice in self.choices]
         if request.max_tokens == 0:
-            yield [Part(choice.index, finish_reason="length") for choice in self.choices]
+            yield [ChoicePart(choice.index, finish_reason="length") for choice in self.choices]
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
         texts = [
@@ -141,17 +141,17 @@ class Completion:
             tokens[row][1:] = task.tokens
         return tokens
 
-    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> list[Task]:
+    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> list[TextTask]:
         """Begin to append `counts` ids to `texts`."""
         likely = self.request.logprobs
         self._tasks = [
-            Task(self.model, text, count, likely, self._changed)
+            TextTask(self.model, text, count, likely, self._changed)
             for text, count in zip(texts, counts, strict=True)
         ]
         self.batch.submit(self._tasks)
         return self._tasks
 
-    async def _arrival(self, tasks: Sequence[Task]) -> None:
+    async def _arrival(self, tasks: Sequence[TextTask]) -> None:
         """Wait for news of this request's tasks; raise the error of one of `tasks`, if any."""
         await self._changed.wait()
         self._changed.clear()
@@ -159,7 +159,7 @@ class Completion:
             if task.error is not None:
                 raise task.error
 
-    def _choice(self, part: Part) -> dict[str, Any]:
+    def _choice(self, part: ChoicePart) -> dict[str, Any]:
         """Return a choice, or a part of one, as JSON."""
         names, tokens, logprobs = self.model.vocabulary.names, part.tokens, None
         if self.request.logprobs is not None:
