@@ -12,7 +12,7 @@ from typing import Any
 from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.serve.batch import Batch, TextTask, Token
-from gpt.serve.choice_text import ChoiceText, ChoicePart
+from gpt.serve.choice_text import ChoicePart, ChoiceText
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedModel
