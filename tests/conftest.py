@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from tests import program
@@ -146,6 +147,13 @@ def text_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
     return load_corpus(open_source(str(text_file)))
+
+
+@pytest.fixture
+def config_file(text_file: Path) -> Path:
+    path = Path("small.yaml")
+    path.write_text(to_yaml(small(data__source=str(text_file), sample__length=17)))
+    return path
 
 
 @pytest.fixture

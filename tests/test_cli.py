@@ -24,7 +24,6 @@ from faults.work import Work
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS
-from gpt.config.yaml import to_yaml
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
@@ -32,13 +31,6 @@ from tests.conftest import HANGS_S, PANGRAM, full_disk, metrics_of, rehash, smal
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def config_file(text_file: Path) -> Path:
-    path = Path("small.yaml")
-    path.write_text(to_yaml(small(data__source=str(text_file), sample__length=17)))
-    return path
 
 
 @pytest.fixture(scope="module")

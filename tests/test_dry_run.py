@@ -9,20 +9,12 @@ import pytest
 import torch
 
 from gpt import status
-from gpt.config.yaml import to_yaml
 from gpt.model.transformer import GPT
 from gpt.text.corpus import Corpus
 from gpt.training.dry_run import estimate
 from tests.conftest import before_forward, small
 
 Gpt = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def config_file(text_file: Path) -> Path:
-    path = Path("small.yaml")
-    path.write_text(to_yaml(small(data__source=str(text_file))))
-    return path
 
 
 def test_the_answer_fits_a_screen(gpt: Gpt, config_file: Path) -> None:

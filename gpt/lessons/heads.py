@@ -55,10 +55,9 @@ class FusedHeads(nn.Module):
 
     def weigh(self, q: Tensor, k: Tensor) -> Tensor:
         """Return causal attention weights (B, H, t, t) of queries and keys (B, H, t, hs)."""
-        t = q.shape[-2]
+        t = q.shape[-2]  # to which the mask is cropped
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-        future = self.future[:t, :t]  # cropped to this input
-        scores = scores.masked_fill(future, float("-inf"))
+        scores = scores.masked_fill(self.future[:t, :t], float("-inf"))
         return torch.softmax(scores, dim=-1)  # (B, H, t, t)
 
     def forward(self, x: Tensor) -> Tensor:

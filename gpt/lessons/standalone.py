@@ -84,13 +84,12 @@ def write_program(lesson: str, name: str) -> str:
 @torch.no_grad()
 def val_loss(model: nn.Module, ids: Tensor, T: int) -> float:
     """Return the mean loss in nats of all `ids` but the first, in consecutive windows of `T`."""
-    total = 0.0
+    losses = []
     for start in range(0, len(ids) - 1, T):
         window = ids[start : start + T + 1]
         logits = model(window[None, :-1])[0]
-        loss = F.cross_entropy(logits, window[1:], reduction="sum")
-        total += loss.item()
-    return total / (len(ids) - 1)
+        losses.append(F.cross_entropy(logits, window[1:], reduction="none"))
+    return float(torch.cat(losses).mean())
 
 
 def train_on_file(
