@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import select
 import signal
 import socket
@@ -218,6 +219,16 @@ def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
         assert (status, choice["text"]) == (200, "がとう。"[:4])
         assert choice["logprobs"]["text_offset"] == [0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
         assert text_of(url, prompt="あり", max_tokens=0, echo=True, logprobs=0) == "あり"
+
+
+def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
+    with urllib.request.urlopen(server, timeout=WAIT_S) as response:
+        page = response.read().decode()
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    header = re.search('id="header">(.*?)</script>', page, re.DOTALL)
+    assert header is not None
+    values = json.loads(header[1])
+    assert (values["title"], values["step"]) == ("run", gpt.load(run).step)
 
 
 # --- wrong requests ---

@@ -38,9 +38,10 @@ def serve(
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
-    """Serve a model to programs that use OpenAI's API.
+    """Serve a model to browsers, and to programs that use OpenAI's API.
 
-    Ctrl-C stops the server. New checkpoints of a run that is being trained are served, too.
+    The page at the printed address is that of gpt export --to html. Ctrl-C stops the server. New
+    checkpoints of a run that is being trained are served, too.
     """
     if token is not None and not (token.isascii() and token.isprintable() and token):
         raise UsageError("--token: expected printable ASCII characters, at least one")

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -48,6 +48,11 @@ class Endpoints:
 
     def __init__(self, run: ServedRun, batch: Batch) -> None:
         self.run, self.batch = run, batch
+
+    async def page(self, request: Request) -> Response:
+        """Send the page that runs the model in the browser."""
+        model = await self.run.model()
+        return HTMLResponse(await asyncio.to_thread(lambda: model.page))
 
     async def health(self, request: Request) -> Response:
         """Answer that the server is running."""
@@ -129,6 +134,7 @@ def make_app(run: ServedRun, batch: Batch, token: str | None, only_local: bool) 
     """
     endpoints = Endpoints(run, batch)
     routes = [
+        Route("/", endpoints.page),
         Route("/health", endpoints.health),
         Route("/v1/models", endpoints.models),
         Route("/v1/completions", endpoints.completions, methods=["POST"]),

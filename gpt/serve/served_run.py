@@ -4,9 +4,12 @@ import asyncio
 import logging
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
+from gpt.export.exported_run import ExportedRun
+from gpt.export.html import html_page
 from gpt.runs.format import INDEX, CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import open_engine
@@ -23,14 +26,20 @@ class ServedModel:
     """The model of one checkpoint.
 
     Attributes:
+        run: the folder of the run.
         checkpoint: the content of the checkpoint.
         vocabulary: its characters and their ids.
         engine: the engine, which only the thread of the batch uses.
     """
 
-    def __init__(self, checkpoint: CheckpointData, device: str) -> None:
-        self.checkpoint, self.vocabulary = checkpoint, checkpoint.vocabulary
+    def __init__(self, run: Path, checkpoint: CheckpointData, device: str) -> None:
+        self.run, self.checkpoint, self.vocabulary = run, checkpoint, checkpoint.vocabulary
         self.engine = open_engine(checkpoint, device, MAX_TEXTS)
+
+    @cached_property
+    def page(self) -> bytes:
+        """The page of `gpt export --to html`, with weights of 16 bits, as UTF-8."""
+        return html_page(ExportedRun(self.run, self.checkpoint, lambda: None))
 
     def encode(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt, which is normalised like the text of the run.
@@ -67,7 +76,7 @@ class ServedRun:
         self.name, self.created = run.resolve().name, int(time.time())
         self._loading = asyncio.Lock()
         self._stamp = self._index_stamp()
-        self._model = ServedModel(checkpoint, device)
+        self._model = ServedModel(run, checkpoint, device)
 
     async def model(self) -> ServedModel:
         """Return the model of the newest checkpoint, after loading it if it is new."""
@@ -86,7 +95,7 @@ class ServedRun:
         current = self._model.checkpoint.weights_sha256
         if read_summary(self.run, self.which).weights_sha256 == current:
             return self._model
-        model = ServedModel(read_checkpoint(self.run, self.which), self.device)
+        model = ServedModel(self.run, read_checkpoint(self.run, self.which), self.device)
         log.info("%s: now serving step %d", self.run, model.checkpoint.step)
         return model
 
