@@ -12,6 +12,7 @@ from gpt.text.display import symbol
 from tests.conftest import PANGRAM, small
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401
 
+TEXT = PANGRAM * 19 + PANGRAM.swapcase() * 7 + PANGRAM[::-1] * 5
 HOSTILE = "<b>fox</b></script><script>document.title = 'x'</script>\x1b\u202e שלום 😀"
 DONE = "characters in"  # stands in the status line when a text is written
 
@@ -29,7 +30,7 @@ def train(folder: Path, text: str, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run"), PANGRAM * 29, train__steps=41)
+    return train(tmp_path_factory.mktemp("run"), TEXT, train__steps=41, model__counts=3)
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_markup_and_unknown_characters_stay_text(page: Chrome, run: Path) -> Non
 @pytest.fixture
 def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
     """The page of a model of bytes without n-gram counts, next to its run."""
-    changes = {"data__vocabulary": "bytes", "model__counts": 0, "train__steps": 23}
+    changes = {"data__vocabulary": "bytes", "train__steps": 23}
     api.load(train(tmp_path, "日本語 fox\n" * 199, **changes)).export("html", Path("page.html"))
     emulate(browser, 1280, 800)
     yield browser
@@ -175,6 +176,15 @@ def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes: Chrome,
     assert text_of(page) == as_shown(text)
     nats = float(shown(page, "status").split("mean surprise ")[1].split()[0])
     assert nats == pytest.approx(api.load(run).loss(text), rel=2e-3)
+
+
+def test_who_shares_the_text_with_the_page_is_told(page: Chrome, run: Path, gpt: Gpt) -> None:
+    """The page of a run with n-gram counts contains its training text, which nobody was told."""
+    code, _, err = gpt("export", run, "--to", "html", "--out", "again.html")
+    assert code == 0
+    assert "contains the training text" in " ".join(err.split())
+    visit(page, run.parent / "page.html")
+    assert "contains the training text" in shown(page, "facts")
 
 
 def test_it_uses_no_network_and_fits_a_phone(page: Chrome, run: Path) -> None:

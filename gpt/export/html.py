@@ -11,6 +11,7 @@ bytes of `counts`.
 """
 
 import base64
+import logging
 import zlib
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +28,8 @@ from gpt.inspection.output import write_out
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.status import phase
+
+log = logging.getLogger(__name__)
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -79,6 +82,10 @@ def page_content(run: ExportedRun) -> tuple[dict[str, Any], dict[str, str]]:
         values, arrays = page_counts(run.checkpoint.mixture)
         header["counts"] = values | {"arrays": _entries(arrays)}
         data["counts"] = _packed(arrays)
+        log.warning(
+            "for the n-gram counts, the page contains the training text or its n-grams: share it "
+            "only where you may share that text, or train with --set model.counts=0"
+        )
     return header, data
 
 

@@ -79,8 +79,7 @@ function predictions({ networks, T, mixture }, text, generated) {
   const context = text.slice(-contextLength(text.length, generated, T));
   const logP = logSoftmax(meanPrediction(networks.map((network) => network.after(context))));
   if (!mixture) return { network: exp(logP), counts: null, probabilities: exp(logP) };
-  const counted = text.slice(-contextLength(text.length, generated, mixture.T));
-  const predicted = mixture.predict(counted);
+  const predicted = mixture.predict(text);
   const mixed = mixture.mix(predicted, logP);
   const counts = {
     names: mixture.names,

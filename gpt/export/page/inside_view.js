@@ -8,7 +8,7 @@ const fixed = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]+
 /** The numbers of one step, from the character that the model reads to what it predicts. */
 class InsideView {
   constructor(header, vocabulary, client, text) {
-    Object.assign(this, { vocabulary, client, text, layers: header.model.n_layer, heads: header.model.n_head });
+    Object.assign(this, { config: header.model, vocabulary, client, text });
     this.layer = this.head = 0;
     this.ids = [];  // the text up to the character that is followed
     this.skip = 0;  // how many of the last of them the model wrote
@@ -50,9 +50,11 @@ class InsideView {
   }
 
   embedding({ streams }, last) {
-    return this.step("Embedding", `The id ${this.ids.at(-1)} of “${last}” selects a row of ${streams[0].length} ` +
-      "learnt numbers. They begin the residual stream, to which every block adds.",
-      [this.vector("stream", streams[0])]);
+    const { ngram, positions } = this.config;
+    const added = [ngram > 1 && "the characters before it", positions === "learned" && "its position"].filter(Boolean);
+    return this.step("Embedding", `The id ${this.ids.at(-1)} of “${last}” selects a row of ${streams[0].length} learnt ` +
+      `numbers.${added.length ? ` Rows for ${added.join(" and ")} are added.` : ""} They begin the residual stream, ` +
+      "to which every block adds.", [this.vector("stream", streams[0])]);
   }
 
   attention({ weights, start }, step) {
@@ -79,7 +81,7 @@ class InsideView {
     const grid = element("div", "heads");
     grid.setAttribute("role", "group");
     grid.setAttribute("aria-label", "Heads");
-    grid.style.setProperty("--heads", this.heads);
+    grid.style.setProperty("--heads", this.config.n_head);
     weights.forEach((row, layer) => {
       grid.append(element("span", "label", `layer ${layer + 1}`));
       row.forEach((head, i) => {

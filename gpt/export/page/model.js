@@ -47,8 +47,7 @@ class Model {
     const logits = meanPrediction(this.networks.map((network) => network.after(context)));
     const network = logSoftmax(logits);
     if (!this.mixture) return { logits, logP: network };
-    const counted = text.slice(-contextLength(text.length, generated, this.mixture.T));
-    const { logP } = this.mixture.mix(this.mixture.predict(counted), network);
+    const { logP } = this.mixture.mix(this.mixture.predict(text), network);
     return { logits: logP.slice(), logP };
   }
 }

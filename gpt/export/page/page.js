@@ -102,7 +102,7 @@ function encode(typed) {
   const { ids, outside } = vocabulary.encode(typed);
   const total = [...outside.values()].reduce((a, b) => a + b, 0);
   const fate = vocabulary.unknownId === null ? "left out" : `replaced by ${REPLACEMENT}`;
-  notify(total ? `The training text has none of these characters, which were ${fate}: ${listed(outside)}` : "");
+  notify(total ? `The model does not know these characters, which were ${fate}: ${listed(outside)}` : "");
   return ids;
 }
 
@@ -262,6 +262,7 @@ function showBars(top, place) {
 async function branch(id) {
   const ids = [...text.ids.slice(text.hidden, bars.place), id];
   find("prompt").value = vocabulary.decode(ids);
+  notify("");
   await generate(ids);
 }
 
