@@ -14,7 +14,8 @@ async function unpack(text) {
 }
 
 /**
- * Split bytes into arrays by name. Matrices of int8 and float16 become Float32Arrays.
+ * Split bytes into arrays by name. Matrices of float16 become Float32Arrays. A matrix of int8 has
+ * another array, NAME.scale, by which each of its rows is multiplied.
  *
  * @param {Uint8Array} bytes - the arrays, one after the other, little-endian.
  * @param {{name: string, dtype: string, shape: number[]}[]} entries - their types, in this order.
@@ -31,21 +32,19 @@ function splitArrays(bytes, entries) {
     start += Math.ceil(array.byteLength / ALIGNMENT) * ALIGNMENT;
     arrays[name] = dtype === "float16" ? fromFloat16(array) : array;
   }
-  for (const name of Object.keys(arrays)) {
-    const scale = arrays[`${name}.scale`];
-    if (scale) arrays[name] = fromInt8(arrays[name], scale);
-  }
   return arrays;
 }
 
-/** Convert a matrix of int8 to float32, given the scale of each row. */
-function fromInt8(matrix, scale) {
+/** Return the matrix `name` of `arrays` as float32, times its scales if it has any; null if missing. */
+function restored(arrays, name) {
+  const [matrix, scale] = [arrays[name] ?? null, arrays[`${name}.scale`]];
+  if (!scale) return matrix;
+  const numbers = new Float32Array(matrix.length);
   const columns = matrix.length / scale.length;
-  const restored = new Float32Array(matrix.length);
   for (let row = 0, i = 0; row < scale.length; row++) {
-    for (let k = 0; k < columns; k++, i++) restored[i] = matrix[i] * scale[row];
+    for (let k = 0; k < columns; k++, i++) numbers[i] = matrix[i] * scale[row];
   }
-  return restored;
+  return numbers;
 }
 
 /** Convert the bits of float16 numbers (IEEE 754 half precision) to float32. */
@@ -58,7 +57,7 @@ function fromFloat16(bits) {
     // exponent 0: subnormal numbers. Infinity and NaN (exponent 31) do not occur.
     table[i] = sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction);
   }
-  const restored = new Float32Array(bits.length);
-  for (let i = 0; i < bits.length; i++) restored[i] = table[bits[i]];
-  return restored;
+  const numbers = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) numbers[i] = table[bits[i]];
+  return numbers;
 }

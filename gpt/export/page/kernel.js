@@ -2,9 +2,10 @@
 // for browsers without it. WebAssembly is several times faster.
 //
 // kernel(w, stride, x, y, inputs, outputs) computes y[o] = sum over i of w[o * stride + i] * x[i]
-// for each o < outputs. `inputs` and `outputs` are multiples of 4.
+// for each o < outputs. `inputs` and `outputs` are multiples of 4. The numbers w are float32 or int8;
+// large models are limited by the time to read w from memory, which is four times as long for float32.
 
-/** The loop in JavaScript: arrays and indices of their first elements. */
+/** The loop in JavaScript: arrays, each followed by the index of its first element. */
 function plainKernel(w, from, stride, x, xFrom, y, yFrom, inputs, outputs) {
   for (let o = 0; o < outputs; o += 4) {
     const w0 = from + o * stride;
@@ -35,8 +36,10 @@ function plainKernel(w, from, stride, x, xFrom, y, yFrom, inputs, outputs) {
  *
  * Sizes and addresses are in bytes. Four outputs are computed at once; each has a vector of four
  * sums, which are added up at the end.
+ *
+ * @param {boolean} isInt8 - whether w is int8, not float32.
  */
-function kernelModule() {
+function kernelModule(isInt8) {
   const [I32, V128] = [0x7f, 0x7b];
   // parameters and local variables, by number
   const [w, stride, x, y, inputs, outputs, xp, end, p0, p1, p2, p3, value, a, b, c, d] = Array(17).keys();
@@ -48,11 +51,16 @@ function kernelModule() {
   const VECTOR_ADD = [0xfd, 0xe4, 0x01];
   const VECTOR_MULTIPLY = [0xfd, 0xe6, 0x01];
   const load = (address) => [...get(address), 0xfd, 0x00, 0, 0]; // v128.load
+  const loadInt8 = (address) => [
+    ...get(address), 0xfd, 0x5c, 0, 0, // v128.load32_zero: four numbers
+    0xfd, 0x87, 0x01, 0xfd, 0xa7, 0x01, 0xfd, 0xfa, 0x01, // to int16, to int32, to float32
+  ];
+  const loadWeights = isInt8 ? loadInt8 : load;
   const advance = (local, by) => [...get(local), ...by, ADD, ...set(local)];
   const repeatWhile = (body, condition) => [0x03, 0x40, ...body, ...condition, 0x0d, 0, 0x0b];
   const zero = (sums) => [0xfd, 0x0c, ...Array(16).fill(0), ...set(sums)];
   const multiplyAdd = (sums, row) =>
-    [...get(sums), ...load(row), ...get(value), ...VECTOR_MULTIPLY, ...VECTOR_ADD, ...set(sums)];
+    [...get(sums), ...loadWeights(row), ...get(value), ...VECTOR_MULTIPLY, ...VECTOR_ADD, ...set(sums)];
   const lane = (sums, i) => [...get(sums), 0xfd, 0x1f, i];
   const store = (sums, offset) => [
     ...get(y), ...lane(sums, 0), ...lane(sums, 1), F32_ADD, ...lane(sums, 2), ...lane(sums, 3),
@@ -72,7 +80,7 @@ function kernelModule() {
         [
           ...load(xp), ...set(value),
           ...sums.flatMap((each, i) => multiplyAdd(each, rows[i])),
-          ...rows.flatMap((row) => advance(row, constant(16))),
+          ...rows.flatMap((row) => advance(row, constant(isInt8 ? 4 : 16))),
           ...advance(xp, constant(16)),
         ],
         [...get(xp), ...get(end), 0x49], // xp < end
@@ -96,33 +104,36 @@ function kernelModule() {
   ]);
 }
 
-/** Memory for arrays of float32, which JavaScript and the kernel share. */
+/** Memory for arrays that JavaScript and the kernel share. */
 class Arena {
   constructor() {
-    this.size = 0; // numbers
+    this.size = 0; // bytes
     this.reserved = [];
-    this.kernel = null; // null without WebAssembly
+    this.kernels = null; // {float32, int8}: by the type of w; null without WebAssembly
   }
 
   /** Reserve `count` numbers, which become the array `owner[name]` when the arena is opened. */
-  reserve(owner, name, count) {
-    this.reserved.push({ owner, name, start: this.size, count });
-    this.size += count;
+  reserve(owner, name, count, type = Float32Array) {
+    this.reserved.push({ owner, name, type, start: this.size, count });
+    this.size += Math.ceil((count * type.BYTES_PER_ELEMENT) / ALIGNMENT) * ALIGNMENT;
   }
 
   /** Allocate the memory, filled with zeros, and create the reserved arrays. */
   open() {
     let buffer = null;
     try {
-      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * this.size) / 65536) });
-      const module = new WebAssembly.Module(kernelModule());
-      this.kernel = new WebAssembly.Instance(module, { page: { memory } }).exports.kernel;
+      const memory = new WebAssembly.Memory({ initial: Math.ceil(this.size / 65536) });
+      const kernel = (isInt8) => {
+        const module = new WebAssembly.Module(kernelModule(isInt8));
+        return new WebAssembly.Instance(module, { page: { memory } }).exports.kernel;
+      };
+      this.kernels = { float32: kernel(false), int8: kernel(true) };
       buffer = memory.buffer;
     } catch {
-      buffer = new ArrayBuffer(4 * this.size); // no WebAssembly, no SIMD, or forbidden here
+      buffer = new ArrayBuffer(this.size); // no WebAssembly, no SIMD, or forbidden here
     }
-    for (const { owner, name, start, count } of this.reserved) {
-      owner[name] = new Float32Array(buffer, 4 * start, count);
+    for (const { owner, name, type, start, count } of this.reserved) {
+      owner[name] = new type(buffer, start, count);
     }
   }
 
@@ -134,10 +145,12 @@ class Arena {
   multiply(w, from, stride, x, xFrom, y, yFrom, inputs, outputs) {
     const [wide, tall] = [inputs & ~3, outputs & ~3]; // the part that the kernel computes
     if (wide && tall) {
-      if (this.kernel) {
-        const address = (array, index) => array.byteOffset + 4 * index;
-        const [wp, xp, yp] = [address(w, from), address(x, xFrom), address(y, yFrom)];
-        this.kernel(wp, 4 * stride, xp, yp, 4 * wide, tall);
+      if (this.kernels) {
+        const size = w.BYTES_PER_ELEMENT;
+        const wp = w.byteOffset + size * from;
+        const [xp, yp] = [x.byteOffset + 4 * xFrom, y.byteOffset + 4 * yFrom];
+        const kernel = size === 1 ? this.kernels.int8 : this.kernels.float32;
+        kernel(wp, size * stride, xp, yp, 4 * wide, tall);
       } else {
         plainKernel(w, from, stride, x, xFrom, y, yFrom, wide, tall);
       }

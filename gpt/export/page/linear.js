@@ -6,12 +6,13 @@ const BLOCK_NUMBERS = 4096; // weights that are multiplied with all rows before 
  * Compute y = x W^T + b for several rows of x.
  *
  * @param {Arena} arena - the memory of all arrays.
- * @param {{weight: Float32Array, bias: ?Float32Array, inputs: number, outputs: number}} layer
+ * @param {{weight: TypedArray, scale: ?Float32Array, bias: ?Float32Array, inputs: number,
+ *   outputs: number}} layer - W is `weight`, each row of it times its `scale` if given.
  * @param {Float32Array} x - rows x inputs; may be longer.
  * @param {number} rows
  * @param {Float32Array} y - rows x outputs, overwritten; may be longer.
  */
-function linear(arena, { weight, bias, inputs, outputs }, x, rows, y) {
+function linear(arena, { weight, scale, bias, inputs, outputs }, x, rows, y) {
   const block = rows > 1 ? Math.max(4, Math.floor(BLOCK_NUMBERS / inputs) & ~3) : outputs;
   for (let o = 0; o < outputs; o += block) {
     const count = Math.min(block, outputs - o);
@@ -20,9 +21,9 @@ function linear(arena, { weight, bias, inputs, outputs }, x, rows, y) {
       arena.multiply(weight, o * inputs, inputs, x, from, y, to, inputs, count);
     }
   }
-  if (!bias) return;
-  for (let row = 0; row < rows; row++) {
-    for (let o = 0; o < outputs; o++) y[row * outputs + o] += bias[o];
+  for (let row = 0, to = 0; row < rows; row++, to += outputs) {
+    if (scale) for (let o = 0; o < outputs; o++) y[to + o] *= scale[o];
+    if (bias) for (let o = 0; o < outputs; o++) y[to + o] += bias[o];
   }
 }
 

@@ -45,6 +45,9 @@ class Model {
   after(text, generated) {
     const context = text.slice(-contextLength(text.length, generated, this.T));
     const logits = meanPrediction(this.networks.map((network) => network.after(context)));
+    if (!logits.every(Number.isFinite)) {
+      throw new Error("the model is broken: its logits are NaN or infinite");
+    }
     const network = logSoftmax(logits);
     if (!this.mixture) return { logits, logP: network };
     const { logP } = this.mixture.mix(this.mixture.predict(text), network);

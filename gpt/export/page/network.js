@@ -8,7 +8,7 @@ class Network {
   /**
    * @param {object} config - the section `model` of the config.
    * @param {number} V - vocabulary size.
-   * @param {Object<string, Float32Array>} weights - by parameter name.
+   * @param {Object<string, TypedArray>} weights - by parameter name, from `splitArrays`.
    * @param {string} prefix - of the names of this network's parameters.
    */
   constructor(config, V, weights, prefix = "") {
@@ -17,11 +17,11 @@ class Network {
     const arena = new Arena();
     const filled = []; // layers whose arrays are copied into the arena
     const layer = (name, inputs, outputs) => {
-      const parts = { weight: weights[`${prefix}${name}.weight`], bias: weights[`${prefix}${name}.bias`] };
-      const created = { inputs, outputs, bias: null };
-      for (const [part, array] of Object.entries(parts)) {
+      const created = { inputs, outputs, scale: null, bias: null };
+      for (const part of ["weight", "scale", "bias"]) {
+        const array = weights[`${prefix}${name}.${part === "scale" ? "weight.scale" : part}`];
         if (!array) continue;
-        arena.reserve(created, part, array.length);
+        arena.reserve(created, part, array.length, array.constructor);
         filled.push([created, part, array]);
       }
       return created;
@@ -30,11 +30,11 @@ class Network {
     this.V = V;
     this.T = T;
     this.arena = arena;
-    this.tables = [weights[`${prefix}token_embedding.weight`]];
+    this.tables = [restored(weights, `${prefix}token_embedding.weight`)];
     for (let i = 0; i < ngram - 1; i++) {
-      this.tables.push(weights[`${prefix}ngram_embeddings.${i}.weight`]);
+      this.tables.push(restored(weights, `${prefix}ngram_embeddings.${i}.weight`));
     }
-    this.positions = weights[`${prefix}position_embedding.weight`] ?? null;
+    this.positions = restored(weights, `${prefix}position_embedding.weight`);
     this.blocks = [];
     for (let i = 0; i < n_layer; i++) {
       const name = `blocks.${i}.`;

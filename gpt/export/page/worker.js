@@ -84,7 +84,7 @@ async function breathe() {
 const operations = {
   async load({ header, data }, send) {
     model = await Model.load(header, data, async (share) => send("progress", { share }));
-    send("loaded", { kernel: model.networks[0].arena.kernel ? "WebAssembly" : "JavaScript" });
+    send("loaded", { kernel: model.networks[0].arena.kernels ? "WebAssembly" : "JavaScript" });
   },
   async generate(request, send, isStopped) {
     const reason = await generate(model, request, (token) => send("token", token), isStopped);
