@@ -28,7 +28,7 @@ from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
-from gpt.text.vocabulary import BYTES, Vocabulary
+from gpt.text.vocabulary import BYTES, Ids, Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
@@ -65,9 +65,15 @@ const ask = (request) => new Promise((resolve) => {
 class Page:
     """A model that runs in the browser, and the same model with the page's weights in Python."""
 
-    def __init__(self, browser: Chrome, checkpoint: CheckpointData, kernel: bool = True) -> None:  # noqa: F811
+    def __init__(
+        self,
+        browser: Chrome,  # noqa: F811
+        checkpoint: CheckpointData,
+        kernel: bool = True,
+        val: Ids | None = None,
+    ) -> None:
         self.browser, self.kernel = browser, kernel
-        run = ExportedRun(Path("run"), checkpoint, lambda: None)
+        run = ExportedRun(Path("run"), checkpoint, lambda: val)
         self.header, self.data = page_content(run)
         weights = rounded(checkpoint.weights, self.header["weights"]["kind"]).restored()
         self.checkpoint = replace(checkpoint, weights=weights)
@@ -128,7 +134,10 @@ def test_a_page_computes_our_logits_and_writes_our_text(
     open_page: Callable[..., Page], shape: dict[str, Any]
 ) -> None:
     """The text is longer than T, so the context is cut several times."""
-    page = open_page(data_of(network_of(**shape)), shape != SHAPES[0])
+    i = SHAPES.index(shape)
+    val = VOCABULARY.encode("abcdefghij\n " * 9) if i % 2 else None  # with val, in 8 bits
+    page = open_page(data_of(network_of(**shape)), i % 3 > 0, val)
+    assert page.header["weights"]["kind"] == ("int8" if i % 2 else "float16")
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
     [[answer]] = page.ask({"op": "logits", "ids": ids})
     expected = logits_of(page.checkpoint, ids)

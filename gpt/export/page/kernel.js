@@ -2,7 +2,7 @@
 // for browsers without it. WebAssembly is several times faster.
 //
 // kernel(w, stride, x, y, inputs, outputs) computes y[o] = sum over i of w[o * stride + i] * x[i]
-// for each o < outputs. `inputs` and `outputs` are multiples of 4. The numbers w are float32 or int8;
+// for each o < outputs. `inputs` is a multiple of 8, and `outputs` of 4. The numbers w are float32 or int8;
 // large models are limited by the time to read w from memory, which is four times as long for float32.
 
 /** The loop in JavaScript: arrays, each followed by the index of its first element. */
@@ -42,25 +42,30 @@ function plainKernel(w, from, stride, x, xFrom, y, yFrom, inputs, outputs) {
 function kernelModule(isInt8) {
   const [I32, V128] = [0x7f, 0x7b];
   // parameters and local variables, by number
-  const [w, stride, x, y, inputs, outputs, xp, end, p0, p1, p2, p3, value, a, b, c, d] = Array(17).keys();
+  const [w, stride, x, y, inputs, outputs, xp, end, p0, p1, p2, p3, x0, x1, a, b, c, d, eight] =
+    Array(19).keys();
   const get = (local) => [0x20, local];
   const set = (local) => [0x21, local];
-  const constant = (n) => [0x41, n];
+  const constant = (n) => [0x41, n]; // below 64
   const ADD = 0x6a;
   const F32_ADD = 0x92;
   const VECTOR_ADD = [0xfd, 0xe4, 0x01];
   const VECTOR_MULTIPLY = [0xfd, 0xe6, 0x01];
-  const load = (address) => [...get(address), 0xfd, 0x00, 0, 0]; // v128.load
-  const loadInt8 = (address) => [
-    ...get(address), 0xfd, 0x5c, 0, 0, // v128.load32_zero: four numbers
-    0xfd, 0x87, 0x01, 0xfd, 0xa7, 0x01, 0xfd, 0xfa, 0x01, // to int16, to int32, to float32
-  ];
-  const loadWeights = isInt8 ? loadInt8 : load;
+  const load = (address, offset) => [...get(address), 0xfd, 0x00, 0, offset]; // v128.load
   const advance = (local, by) => [...get(local), ...by, ADD, ...set(local)];
   const repeatWhile = (body, condition) => [0x03, 0x40, ...body, ...condition, 0x0d, 0, 0x0b];
   const zero = (sums) => [0xfd, 0x0c, ...Array(16).fill(0), ...set(sums)];
-  const multiplyAdd = (sums, row) =>
-    [...get(sums), ...loadWeights(row), ...get(value), ...VECTOR_MULTIPLY, ...VECTOR_ADD, ...set(sums)];
+  const addProduct = (sums, four, values) =>
+    [...get(sums), ...four, ...get(values), ...VECTOR_MULTIPLY, ...VECTOR_ADD, ...set(sums)];
+  const floats = (sums, row) =>
+    [...addProduct(sums, load(row, 0), x0), ...addProduct(sums, load(row, 16), x1)];
+  const toFloats = [0xfd, 0xfa, 0x01]; // f32x4.convert_i32x4_s
+  const bytes = (sums, row) => [
+    ...get(row), 0xfd, 0x01, 0, 0, ...set(eight), // v128.load8x8_s: eight bytes, to int16
+    ...addProduct(sums, [...get(eight), 0xfd, 0xa7, 0x01, ...toFloats], x0), // the lower, to int32
+    ...addProduct(sums, [...get(eight), 0xfd, 0xa8, 0x01, ...toFloats], x1), // the higher four
+  ];
+  const addProducts = isInt8 ? bytes : floats;
   const lane = (sums, i) => [...get(sums), 0xfd, 0x1f, i];
   const store = (sums, offset) => [
     ...get(y), ...lane(sums, 0), ...lane(sums, 1), F32_ADD, ...lane(sums, 2), ...lane(sums, 3),
@@ -78,10 +83,11 @@ function kernelModule(isInt8) {
       ...get(x), ...get(inputs), ADD, ...set(end),
       ...repeatWhile(
         [
-          ...load(xp), ...set(value),
-          ...sums.flatMap((each, i) => multiplyAdd(each, rows[i])),
-          ...rows.flatMap((row) => advance(row, constant(isInt8 ? 4 : 16))),
-          ...advance(xp, constant(16)),
+          ...load(xp, 0), ...set(x0),
+          ...load(xp, 16), ...set(x1),
+          ...sums.flatMap((each, i) => addProducts(each, rows[i])),
+          ...rows.flatMap((row) => advance(row, constant(isInt8 ? 8 : 32))),
+          ...advance(xp, constant(32)),
         ],
         [...get(xp), ...get(end), 0x49], // xp < end
       ),
@@ -93,7 +99,7 @@ function kernelModule(isInt8) {
   );
   const sized = (bytes) => [(bytes.length & 127) | 128, bytes.length >> 7, ...bytes]; // LEB128
   const name = (text) => [text.length, ...[...text].map((letter) => letter.charCodeAt(0))];
-  const code = [2, 6, I32, 5, V128, ...body, 0x0b]; // 6 local addresses, 5 local vectors
+  const code = [2, 6, I32, 7, V128, ...body, 0x0b]; // 6 local addresses, 7 local vectors
   return new Uint8Array([
     0, 0x61, 0x73, 0x6d, 1, 0, 0, 0, // magic number and version
     1, ...sized([1, 0x60, 6, ...Array(6).fill(I32), 0]), // the type: 6 numbers, no result
@@ -143,7 +149,7 @@ class Arena {
    * Arrays are those of this arena; each is followed by the index of its first element.
    */
   multiply(w, from, stride, x, xFrom, y, yFrom, inputs, outputs) {
-    const [wide, tall] = [inputs & ~3, outputs & ~3]; // the part that the kernel computes
+    const [wide, tall] = [inputs & ~7, outputs & ~3]; // the part that the kernel computes
     if (wide && tall) {
       if (this.kernels) {
         const size = w.BYTES_PER_ELEMENT;
