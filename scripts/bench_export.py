@@ -28,7 +28,6 @@ from gpt.export.exported_run import ExportedRun
 from gpt.export.html import page_content, worker_source
 from gpt.export.shipped_weights import rounded
 from gpt.model.ensemble import make_model
-from gpt.model.shapes import parameter_count
 from gpt.model.windows import segmented
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model, weights_of
@@ -38,6 +37,7 @@ from gpt.text.vocabulary import Vocabulary
 
 SIZES = {"0.8 M": (128, 4, 4), "10.65 M": (384, 6, 6)}  # C, n_layer, n_head
 T, V = 256, 65  # of these models
+RANDOM_VAL_IDS = 3000  # ids of a random val text, with which these models are rounded to 8 bits
 SPEED_CHARACTERS = 600  # characters of a timed sample; its context is cut twice
 REPEATS = 3  # timed samples, of which the fastest counts: other programs only slow it down
 TEXTS, TEXT_CHARACTERS = 20, 100  # whose logits are compared
@@ -82,8 +82,8 @@ def ask(browser: Chrome, run: ExportedRun, requests: list[dict[str, Any]], prefi
     return json.loads(answers)
 
 
-def random_run(C: int, n_layer: int, n_head: int) -> ExportedRun:
-    """Return a run whose model has random weights."""
+def random_run(C: int, n_layer: int, n_head: int, *, has_val: bool) -> ExportedRun:
+    """Return a run with random weights. With a val text, its page has 8-bit weights."""
     sizes = ModelConfig(T=T, C=C, n_layer=n_layer, n_head=n_head, ngram=1, positions="learned")
     torch.manual_seed(1)
     model = make_model(sizes, V)
@@ -91,7 +91,8 @@ def random_run(C: int, n_layer: int, n_head: int) -> ExportedRun:
         parameter.data += 0.02 * torch.randn_like(parameter)
     vocabulary = Vocabulary("".join(map(chr, range(33, 33 + V))))
     checkpoint = CheckpointData(0, Config(model=sizes), vocabulary, weights_of(model))
-    return ExportedRun(Path("random"), checkpoint, lambda: None)
+    val = np.random.default_rng(1).integers(0, V, RANDOM_VAL_IDS).astype(np.uint8)
+    return ExportedRun(Path("random"), checkpoint, lambda: val if has_val else None)
 
 
 def measure_speeds(browser: Chrome) -> None:
@@ -99,15 +100,18 @@ def measure_speeds(browser: Chrome) -> None:
     request = {
         "op": "generate", "ids": [1, 2, 3], "seed": 1, "rules": {}, "length": SPEED_CHARACTERS
     }  # fmt: skip
+    kernels = (("WebAssembly", ""), ("JavaScript", "delete self.WebAssembly;"))
     for name, sizes in SIZES.items():
-        run = random_run(*sizes)
-        count = parameter_count(run.checkpoint.config.model, V)
-        for kernel, prefix in (("WebAssembly", ""), ("JavaScript", "delete self.WebAssembly;")):
-            _, *timed = ask(browser, run, [request] * REPEATS, prefix)
-            speed = SPEED_CHARACTERS / min(result["ms"] for result in timed) * 1000
-            print(f"{name} ({count:,} parameters), {kernel}: {speed:,.0f} characters/s")
-        bytes_ = sum(map(len, page_content(run)[1].values()))
-        print(f"{name}, float16, without counts: {bytes_ / 1e6:.2f} MB of data in the page")
+        for has_val in (True, False):
+            run = random_run(*sizes, has_val=has_val)
+            header, data = page_content(run)
+            size = len(data["weights"]) / 1e6
+            kind = header["weights"]["kind"]
+            print(f"{name} ({header['parameters']:,} parameters), {kind}: {size:.2f} MB of data")
+            for kernel, prefix in kernels:
+                _, *timed = ask(browser, run, [request] * REPEATS, prefix)
+                speed = SPEED_CHARACTERS / min(result["ms"] for result in timed) * 1000
+                print(f"{name}, {kind}, {kernel}: {speed:,.0f} characters/s")
 
 
 def compare(browser: Chrome, name: str) -> None:
