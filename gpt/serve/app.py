@@ -113,7 +113,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
     if isinstance(error, Refusal):
         return error.response()
-    if isinstance(error, ClientDisconnect):
+    if isinstance(error, ClientDisconnect | TimeoutError):
         return Response(status_code=499)  # nobody reads it
     if isinstance(error, HTTPException):
         where = f"{request.method} {request.url.path:.100}"
