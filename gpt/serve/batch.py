@@ -109,7 +109,8 @@ class Batch(threading.Thread):
             if self._is_stopping:
                 raise STOPPING
             self._loop = asyncio.get_running_loop()
-            self._waiting.extend(tasks)
+            waiting = [task for task in self._waiting if not task.is_cancelled]
+            self._waiting = deque([*waiting, *tasks])
             self._changed.notify()
 
     def stop(self) -> None:
