@@ -43,6 +43,7 @@ class LongContexts:
         # big-endian, so that bytes are in the order of the ids; V and V + 1 mark missing ids
         dtype = np.dtype("u1" if V + 1 < 256 else ">u2")
         self._ids = np.concatenate([reversed_ids, np.full(self.L, V)]).astype(dtype)
+        self._contexts = np.lib.stride_tricks.sliding_window_view(self._ids, self.L)
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
     def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
@@ -64,7 +65,12 @@ class LongContexts:
         contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
         keys = [context.tobytes() for context in contexts]
         found = [bisect_left(self.places, key, key=self._key) for key in keys]
-        return self._counts(contexts, np.array(found))
+        shortest = self.orders[0] * self._size  # most contexts of a sample do not occur
+        for key, index in zip(keys, found, strict=True):
+            for place in self.places[max(index - 1, 0) : index + 1]:
+                if self._key(place)[:shortest] == key[:shortest]:
+                    return self._counts(contexts, np.array(found))
+        return np.zeros((len(self.orders), len(keys), self.V), np.float32)
 
     def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
         """Return how often each id followed each of M contexts, (len(orders), M, V).
@@ -73,15 +79,14 @@ class LongContexts:
         whose earlier ids agree the most with the earlier ids of the context. `contexts` (M, L) have
         the newest id first, and V + 1 for missing ids. `found` (M,) are their indices in `places`.
         """
-        M, L = contexts.shape
+        M = len(contexts)
         near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
         exists = (near >= 0) & (near < len(self.places))
         places = self.places[np.where(exists, near, 0)].astype(np.int64)
-        indexed = np.lib.stride_tricks.sliding_window_view(self._ids, L)
         counts = np.zeros((len(self.orders), M * self.V), np.float32)
         cells = np.arange(M)[:, None] * self.V + self._ids[places - 1]
         for i, n in enumerate(self.orders):
-            exists &= (indexed[places, :n] == contexts[:, None, :n]).all(-1)
+            exists &= (self._contexts[places, :n] == contexts[:, None, :n]).all(-1)
             counts[i] = np.bincount(cells[exists], minlength=M * self.V)
         return counts.reshape(len(self.orders), M, self.V)
 
