@@ -106,13 +106,13 @@ def train_on_file(
     try:
         text = Path(sys.argv[1]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"expected the name of a UTF-8 text, got an error: {error}")
+        sys.exit(f"expected the name of a UTF-8 text, got an error: {error}; name another")
     characters = sorted(set(text))
     id_of = {c: i for i, c in enumerate(characters)}
     ids = torch.tensor([id_of[c] for c in text])
     end = int(0.9 * len(ids))  # of the train split
     if end <= shape[1]:
-        sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}")
+        sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}; name a longer one")
     model = new_model(len(characters))
     fit(model, ids[:end], shape, steps, rate)
     print(f"val loss {val_loss(model, ids[end:], shape[1]):.4f}")
