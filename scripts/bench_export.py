@@ -19,6 +19,7 @@ import torch
 from check_page import start_browser
 from numpy.typing import NDArray
 from selenium.webdriver import Chrome
+from selenium.webdriver.remote.remote_connection import RemoteConnection
 
 from gpt import api
 from gpt.api.resolve import read_text
@@ -39,7 +40,7 @@ SIZES = {"0.8 M": (128, 4, 4), "10.65 M": (384, 6, 6)}  # C, n_layer, n_head
 T, V = 256, 65  # of these models
 RANDOM_VAL_IDS = 3000  # ids of a random val text, with which these models are rounded to 8 bits
 SPEED_CHARACTERS = 600  # characters of a timed sample; its context is cut twice
-REPEATS = 3  # timed samples, of which the fastest counts: other programs only slow it down
+REPEATS = 3  # samples with WebAssembly; the fastest counts: other programs only slow it down
 TEXTS, TEXT_CHARACTERS = 20, 100  # whose logits are compared
 SCORED_CHARACTERS = 10_000  # of the val split
 SAMPLED_CHARACTERS = 500
@@ -100,7 +101,7 @@ def measure_speeds(browser: Chrome) -> None:
     request = {
         "op": "generate", "ids": [1, 2, 3], "seed": 1, "rules": {}, "length": SPEED_CHARACTERS
     }  # fmt: skip
-    kernels = (("WebAssembly", ""), ("JavaScript", "delete self.WebAssembly;"))
+    kernels = (("WebAssembly", "", REPEATS), ("JavaScript", "delete self.WebAssembly;", 1))
     for name, sizes in SIZES.items():
         for has_val in (True, False):
             run = random_run(*sizes, has_val=has_val)
@@ -108,8 +109,8 @@ def measure_speeds(browser: Chrome) -> None:
             size = len(data["weights"]) / 1e6
             kind = header["weights"]["kind"]
             print(f"{name} ({header['parameters']:,} parameters), {kind}: {size:.2f} MB of data")
-            for kernel, prefix in kernels:
-                _, *timed = ask(browser, run, [request] * REPEATS, prefix)
+            for kernel, prefix, repeats in kernels:
+                _, *timed = ask(browser, run, [request] * repeats, prefix)
                 speed = SPEED_CHARACTERS / min(result["ms"] for result in timed) * 1000
                 print(f"{name}, {kind}, {kernel}: {speed:,.0f} characters/s")
 
@@ -185,6 +186,8 @@ def main() -> None:
     run = parser.parse_args().run
     browser = start_browser()
     browser.set_script_timeout(TIMEOUT_S)
+    assert isinstance(browser.command_executor, RemoteConnection)
+    browser.command_executor.client_config.timeout = TIMEOUT_S
     try:
         measure_speeds(browser)
         if run is not None:
