@@ -82,8 +82,8 @@ class Experts:
 
     @cached_property
     def of_train(self) -> "Experts":
-        """The experts that use counts of the train split, without those of the window."""
-        return Experts(self.counts, self.long_contexts, 0, self.characters)
+        """The experts for samples: n-grams of the train split, without long contexts."""
+        return Experts(self.counts, None, 0, self.characters)
 
     @property
     def size(self) -> int:

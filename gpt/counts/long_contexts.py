@@ -10,7 +10,6 @@ n: ids of the train split, L: ids of the longest context, M: number of contexts 
 V: number of distinct ids.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,21 +56,6 @@ class LongContexts:
         contexts = np.ascontiguousarray(contexts[: len(ids)][::-1][rows])
         return self._counts(contexts, self._search(contexts))
 
-    def counts_after(self, last: NDArray[np.int64]) -> Floats:
-        """Return how often each id followed, in the train split, the `last` (L, M) ids of M texts.
-
-        The newest ids come first. The result is (len(orders), M, V).
-        """
-        contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
-        keys = [context.tobytes() for context in contexts]
-        found = [bisect_left(self.places, key, key=self._key) for key in keys]
-        shortest = self.orders[0] * self._size  # most contexts of a sample do not occur
-        for key, index in zip(keys, found, strict=True):
-            for place in self.places[max(index - 1, 0) : index + 1]:
-                if self._key(place)[:shortest] == key[:shortest]:
-                    return self._counts(contexts, np.array(found))
-        return np.zeros((len(self.orders), len(keys), self.V), np.float32)
-
     def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
         """Return how often each id followed each of M contexts, (len(orders), M, V).
 
@@ -91,10 +75,7 @@ class LongContexts:
         return counts.reshape(len(self.orders), M, self.V)
 
     def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-        """Return the index of each of M `contexts`, (M, L), in `places`, or where to insert it.
-
-        For many contexts, this binary search is faster than `bisect_left`, also in threads.
-        """
+        """Return the index of each of M `contexts`, (M, L), in `places`, or where to insert it."""
         n, dtype = len(self.places), f"S{self.L * self._size}"
         indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
         keys, found = contexts.view(dtype)[:, 0], np.zeros(len(contexts), np.int64)
@@ -104,11 +85,6 @@ class LongContexts:
             found = np.where(is_less & (further <= n), further, found)
         return found
 
-    def _key(self, place: int) -> bytes:
-        """Return the L ids from the index `place` on, as bytes to compare."""
-        start = place * self._size
-        return self._bytes[start : start + self.L * self._size]
-
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
     """Sort the places of the train split `ids` by the ids before them.
@@ -117,7 +93,7 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
     is the number of distinct ids.
     """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
-    n, length = len(reversed_ids), _ids_of_key(V)
+    n, length = len(reversed_ids), longest_context(V + 1) + 1  # ids that fit into 63 bits
     # number the contexts by their first `length` ids; then double the length (Manber and Myers)
     padded = np.concatenate([reversed_ids, np.full(length, V)]).astype(np.int64)
     keys = np.zeros(n, np.int64)
@@ -131,16 +107,3 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
         length *= 2
     places = np.argsort(keys, kind="stable")
     return LongContexts(reversed_ids, places[places > 0].astype(np.int32), orders, V)
-
-
-def compared_ids(V: int, orders: Sequence[int]) -> int:
-    """Return how many ids of each context `index_contexts` compares: at least the last order."""
-    length = _ids_of_key(V)
-    while length < orders[-1]:
-        length *= 2
-    return length
-
-
-def _ids_of_key(V: int) -> int:
-    """Return how many ids, of V distinct ones and a mark for missing ones, fit into 63 bits."""
-    return longest_context(V + 1) + 1

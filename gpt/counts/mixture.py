@@ -69,7 +69,7 @@ class Mixture:
 
     experts: Experts
     gate: Gate
-    sampling_gate: Gate  # of the network and `experts.of_train`, without counts of the window
+    sampling_gate: Gate  # of the network and `experts.of_train`
     T: int  # ids of a window, beyond which nothing is counted
 
     def mix(self, experts: Floats, features: Floats, network: Floats) -> Floats:
@@ -94,10 +94,10 @@ class Mixture:
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":
-        """Return the mixture of the network and the counts of the train split.
+        """Return the mixture of the network and the n-grams of the train split.
 
-        In a sampled text, each repetition would be counted and make the next one more likely, so
-        samples would end in loops.
+        Counts of the window would make each repetition in a sample likelier, so samples would end
+        in loops. Counts of long contexts would make samples copy passages of the train split.
         """
         return Mixture(self.experts.of_train, self.sampling_gate, self.sampling_gate, self.T)
 

@@ -44,7 +44,6 @@ WORKER_FILES = (
     "linear.js",
     "network.js",
     "ngram_tree.js",
-    "long_contexts.js",
     "mixture.js",
     "model.js",
     "generate.js",

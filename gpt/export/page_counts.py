@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.experts import Experts
-from gpt.counts.long_contexts import compared_ids
 from gpt.counts.mixture import Mixture
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import levels_of
@@ -27,16 +26,13 @@ def page_counts(mixture: Mixture) -> tuple[dict[str, Any], dict[str, NDArray[Any
     """
     sampling = mixture.for_sampling()
     experts = sampling.experts
-    V, orders = experts.counts.V, experts.long_orders
     values = {
         "T": sampling.T,  # ids of a window, beyond which nothing is counted
         "N": experts.counts.order,  # ids of the longest context of n-grams
         "orders": experts.orders,
-        "long_orders": orders,
-        "compared": compared_ids(V, orders) if orders else 0,
         "names": experts.names,
     }
-    return values, asdict(sampling.gate) | _text_or_counts(experts)
+    return values, asdict(sampling.gate) | _text_or_counts(mixture.experts)
 
 
 def _text_or_counts(experts: Experts) -> dict[str, NDArray[Any]]:

@@ -12,33 +12,31 @@ from gpt.counts.experts import log_probabilities
 from gpt.counts.kneser_ney import NO_ID, Floats
 from gpt.counts.mixture import Mixture
 from gpt.counts.ngram_tree import TrainCounts
-from gpt.counts.window import terms_of
 
 
 class CountedTexts:
     """Predictions by n-gram counts of the train split for B texts that grow by one id at a time.
 
-    Unlike an evaluation, sampling neither counts the n-grams of the texts (`Mixture.for_sampling`)
-    nor averages the mixture with its parts (`Switch`).
+    Unlike an evaluation, sampling counts neither the texts nor long contexts
+    (`Mixture.for_sampling`), and does not average the mixture with its parts (`Switch`).
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
         self.mixture = mixture.for_sampling()
         self.experts = self.mixture.experts
-        L = max(self.experts.counts.order, *self.experts.long_orders, 1)  # of the longest context
         self.lengths = np.zeros(0, np.int64)
-        self.last = np.zeros((L, 0), np.int64)  # the last ids of each text, the newest first
+        self.last = np.zeros((self.experts.counts.order, 0), np.int64)  # ids, the newest first
         self.add(prompts)
 
     def add(self, prompts: Sequence[list[int]]) -> None:
         """Append `prompts` to the texts."""
         last = np.full((len(self.last), len(prompts)), NO_ID)
         for row, prompt in enumerate(prompts):
-            newest = prompt[-len(last) :][::-1]
+            newest = prompt[::-1][: len(last)]
             last[: len(newest), row] = newest
         self.last = np.concatenate([self.last, last], 1)
         self.lengths = np.append(self.lengths, [len(prompt) for prompt in prompts])
-        self.train = TrainCounts(self.experts.tree, self.last[: self.experts.counts.order])
+        self.train = TrainCounts(self.experts.tree, self.last)
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mix predictions of the next ids of B texts with those of n-gram counts.
@@ -55,24 +53,19 @@ class CountedTexts:
         """
         experts = self.experts
         terms, shares, totals = self.train.predict()
-        if experts.long_contexts is not None:
-            longer = terms_of(experts.long_contexts.counts_after(self.last))
-            terms, shares, totals = (
-                np.concatenate(each) for each in zip((terms, shares, totals), longer, strict=True)
-            )
         p = experts.tree.unigrams[None].repeat(len(self.lengths), 0)
         by_order = [p]
         for term, share in zip(terms, shares, strict=True):  # the shortest context first
             p = term + share[:, None] * p
             by_order.append(p)
-        chosen = [by_order[n] for n in experts.orders] + by_order[experts.counts.order + 1 :]
+        chosen = [by_order[n] for n in experts.orders]
         positions = np.minimum(self.lengths, self.mixture.T).astype(np.float32)
         features = np.log1p(np.concatenate([totals, positions[None]]).T)
         return log_probabilities(np.stack(chosen, 1)), features
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        self.last = np.concatenate([ids[None], self.last[:-1]])
+        self.last = np.concatenate([ids[None], self.last])[: len(self.last)]
         self.lengths += 1
         self.train.append(ids)
 

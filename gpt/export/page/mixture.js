@@ -28,9 +28,6 @@ class Mixture {
       }))
       : countNgrams(arrays.text, V, counts.N);
     mixture.tree = new NgramTree(levels, V);
-    await progress(0.5);
-    const { long_orders: orders, compared } = counts;
-    mixture.longContexts = orders.length ? new LongContexts(arrays.text, V, orders, compared) : null;
     await progress(1);
     return mixture;
   }
@@ -44,17 +41,8 @@ class Mixture {
    */
   predict(text) {
     const { orders, totals } = this.tree.predict(text);
-    const chosen = this.orders.map((n) => orders[n]);
-    const features = [...totals];
-    let lower = orders[this.tree.N];
-    for (const counts of this.longContexts?.countsAfter(text) ?? []) {
-      const { p, share, total, distinct } = termsOf(counts);
-      lower = lower.map((q, id) => p[id] + share * q);
-      chosen.push(lower);
-      features.push(total, distinct);
-    }
-    features.push(Math.min(text.length, this.T));
-    const experts = chosen.map((p) => p.map((q) => Math.log(Math.max(q, MIN_PROBABILITY))));
+    const features = [...totals, Math.min(text.length, this.T)];
+    const experts = this.orders.map((n) => orders[n].map((q) => Math.log(Math.max(q, MIN_PROBABILITY))));
     return { experts, features: features.map(Math.log1p) };
   }
 
