@@ -5,6 +5,7 @@ Each run under `runs/` of the working folder is a model. `llm models` lists them
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import llm
@@ -53,5 +54,6 @@ class RunModel(llm.Model):
 @llm.hookimpl
 def register_models(register: Any) -> None:
     """Register each run that has a checkpoint."""
-    for folder in filter(has_checkpoint, run_folders()):
-        register(RunModel(folder.relative_to(RUNS).as_posix()))
+    with suppress(GPTError):  # `runs` is a file, or may not be read; llm has other models, too
+        for folder in filter(has_checkpoint, run_folders()):
+            register(RunModel(folder.relative_to(RUNS).as_posix()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.errors import ConfigError, UsageError
+from gpt.errors import ConfigError, GPTError, UsageError
 from gpt.export.exported_run import ExportedRun
 from gpt.export.gguf_file import export_gguf, gguf_tensors
 from gpt.model.shapes import parameter_shapes
@@ -162,6 +162,25 @@ def test_a_model_that_llama_cpp_cannot_run_is_refused_with_each_reason() -> None
         "another format"
     )
     assert not OUT.exists()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing() -> None:
+    """Bug: the message was `OSError: 1488 requested and 0 written`."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        with pytest.raises(GPTError, match=r"^model\.gguf: cannot write it"):
+            exported(checkpoint_of())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [*Path().iterdir()]
+
+
+def test_exportable_needs_channels_that_divide_among_the_heads() -> None:
+    """Bug: the message was to set model.head_size, and then expected a head_size of 9.6."""
+    with pytest.raises(ConfigError, match=r"C 48 \(expected a multiple of model\.n_head 5"):
+        load_config(None, ["model.exportable=true", "model.C=48", "model.n_head=5"])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig, SampleConfig
+from gpt.errors import GPTError
 from gpt.export.exported_run import ExportedRun
 from gpt.export.huggingface import export_huggingface
 from gpt.export.huggingface_tokenizer import tokenizer_json
@@ -175,12 +176,60 @@ def test_the_model_card_states_the_loss_that_transformers_computes(
     stated = re.search(r"network alone \| ([\d.]+) \|", card)
     assert stated
     assert float(stated[1]) == pytest.approx(np.mean(losses), abs=6e-5)
-    assert "    gpt train " in card
-    assert load_config("out/gpt_config.yaml") == api.load(run_with_counts).config
+    config = load_config("out/gpt_config.yaml", [("data.source", str(text_file))])
+    assert config == api.load(run_with_counts).config
 
     code, _, err = gpt("export", run_with_counts, "--to=huggingface", "--out=out")
     assert code == 2
     assert "--overwrite" in err
+
+
+def test_an_export_names_texts_and_runs_without_their_folders() -> None:
+    """Bug: the model card and the settings showed the user's absolute paths to everybody."""
+    data = {"source": ["/secret/a.txt", "secret/b.txt"], "val_source": "/secret/val.txt"}
+    data |= {"vocabulary": "/secret/runs/v"}
+    folder = exported(checkpoint_of(small(data=data, train__distill="/secret/runs/d")))
+    assert "(a.txt, b.txt)" in (folder / "README.md").read_text("utf-8")
+    assert not [file for file in folder.iterdir() if b"secret" in file.read_bytes()]
+    config = load_config(folder / "gpt_config.yaml")
+    assert config.data.source == ("a.txt", "b.txt")
+    names = (config.data.val_source, config.data.vocabulary, config.train.distill)
+    assert names == ("val.txt", "v", "d")
+
+
+def test_the_example_of_the_model_card_runs() -> None:
+    """Bug: the example began with a newline, also if the vocabulary has none."""
+    folder = exported(checkpoint_of(small(), Vocabulary.of("'ab")))
+    card = (folder / "README.md").read_text("utf-8")
+    example = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert example
+    exec(example[1], {"FOLDER": folder})
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_export_that_cannot_be_written_changes_nothing(exists: bool) -> None:
+    """Bug: it left a folder without weights, which was in the way of the next export."""
+    resource = pytest.importorskip("resource")
+    if exists:
+        exported(checkpoint_of(small()))
+    before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        with pytest.raises(GPTError, match=r"^out: cannot write it"):
+            exported(checkpoint_of(small(), BYTES))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
+    assert Path("out").exists() == exists
+
+
+def test_llm_ignores_a_file_that_is_named_runs() -> None:
+    """Bug: in such a folder, llm stopped with a traceback, whichever model was asked."""
+    pytest.importorskip("llm")
+    plugin = importlib.import_module("gpt.llm_plugin")
+    Path("runs").write_text("no folder")
+    plugin.register_models(pytest.fail)
 
 
 def test_llm_continues_a_text_with_a_run(run_with_counts: Path) -> None:

@@ -1,5 +1,6 @@
 """Train a run, resume it, or estimate its cost."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -155,6 +156,11 @@ def distill(model: "Model", *, should_stop: Callable[[], bool] | None = None) ->
     folder = model.run.resolve()
     settings = {"train.distill": str(folder), "model.ensemble": 1}
     distilled = folder.with_name(f"{folder.name}-distilled")
+    if os.path.lexists(distilled):
+        raise UsageError(
+            f"{from_here(distilled)}: the distilled model exists already; use this run itself, "
+            f"finish it with gpt train --resume, or delete it with gpt runs --delete"
+        )
     outcome = train(model.config, settings=settings, run_dir=distilled, should_stop=should_stop)
     return load(outcome.run)
 

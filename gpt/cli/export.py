@@ -28,6 +28,10 @@ def export(
     with phase("loading the run"):
         model = api.load(run, checkpoint)
     if distill:
+        if to == "gguf":  # before the training, rather than after it
+            from gpt.export.gguf_file import check_model
+
+            check_model(model.config.model.model_copy(update={"ensemble": 1}), model.vocabulary)
         with StopSignals() as signals:
             model = api.distill(model, should_stop=signals.should_stop)
     model.export(to, out, overwrite=overwrite)

@@ -98,39 +98,39 @@ class ModelConfig(ConfigSection):
 
     def obstacles(self) -> list[str]:
         """List the settings that llama.cpp has no architecture for, with the values it needs."""
-
-        def as_typed(value: float) -> str:
-            return json.dumps(value).removesuffix(".0")
-
         needed = {
             "counts": 0,
             "ngram": 1,
             "qk_norm": False,
             "key_offset": False,
             "ensemble": 1,
-            "head_size": self.C / self.n_head,
+            "head_size": self.C // self.n_head,
             "value_size": self.head_size,
         }
         obstacles = [
-            f"model.{key} {as_typed(getattr(self, key))} (expected {as_typed(value)})"
+            f"model.{key} {json.dumps(getattr(self, key))} (expected {json.dumps(value)})"
             for key, value in needed.items()
             if getattr(self, key) != value
         ]
+        if self.C % self.n_head:
+            obstacles.append(
+                f"model.C {self.C} (expected a multiple of model.n_head {self.n_head})"
+            )
         if (self.positions, self.activation) == ("learned", "relu2"):
             obstacles.append("model.positions learned with model.activation relu2 (expected gelu)")
         return obstacles
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if "head_size" not in self.model_fields_set and self.C % self.n_head:
-            raise ValueError(
-                f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
-                f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
-            )
         if self.exportable and (obstacles := self.obstacles()):
             raise ValueError(
                 f"model.exportable: llama.cpp has no architecture for {', '.join(obstacles)}; "
                 f"change these settings, or leave out model.exportable"
+            )
+        if "head_size" not in self.model_fields_set and self.C % self.n_head:
+            raise ValueError(
+                f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
+                f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
             )
         if self.attention_window < self.T and not self.counts:
             raise ValueError(

@@ -17,6 +17,7 @@ Shapes: C channels, V vocabulary size.
 
 import re
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ import numpy as np
 from gpt.config.schema import ModelConfig
 from gpt.errors import UsageError
 from gpt.export.exported_run import ExportedRun
-from gpt.inspection.output import write_out
+from gpt.export.huggingface_tokenizer import BYTE_SYMBOLS
+from gpt.inspection.output import write_out, writing
 from gpt.runs.format import Tensors
 from gpt.text.vocabulary import Vocabulary
 
@@ -60,7 +62,7 @@ def export_gguf(run: ExportedRun, out: Path) -> None:
         ) from None
     checkpoint = run.checkpoint
     model, vocabulary = checkpoint.config.model, checkpoint.vocabulary
-    _check(model, vocabulary)
+    check_model(model, vocabulary)
     writer = gguf.GGUFWriter(None, ARCHITECTURES[model.positions, model.activation])
     writer.add_name(run.folder.resolve().name)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -77,16 +79,16 @@ def export_gguf(run: ExportedRun, out: Path) -> None:
     _add_tokenizer(writer, vocabulary)
     for name, tensor in gguf_tensors(model, checkpoint.weights).items():
         writer.add_tensor(name, np.ascontiguousarray(tensor))
-    with tempfile.TemporaryDirectory() as folder:
+    with writing(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as folder:
         file = Path(folder, "model.gguf")
-        writer.write_header_to_file(file)
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        with closing(writer):
+            writer.write_header_to_file(file)
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
         write_out(out, file.read_bytes())
 
 
-def _check(model: ModelConfig, vocabulary: Vocabulary) -> None:
+def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
     """Raise UsageError, which lists what llama.cpp lacks, unless it can run the model."""
     obstacles = model.obstacles()
     if vocabulary.unknown:
@@ -170,13 +172,3 @@ def _add_tokenizer(writer: Any, vocabulary: Vocabulary) -> None:
 def _symbols(piece: bytes) -> str:
     """Return the characters by which GPT-2's BPE writes bytes."""
     return "".join(BYTE_SYMBOLS[byte] for byte in piece)
-
-
-def _byte_symbols() -> list[str]:
-    """Return the character for each byte: itself if it is visible, else one from U+0100 on."""
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (chr(code) for code in range(0x100, 0x200))
-    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
-
-
-BYTE_SYMBOLS = _byte_symbols()

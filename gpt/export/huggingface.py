@@ -4,13 +4,15 @@
     tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
     generation_config.json                the settings of `gpt sample`
     modeling_gpt.py                       the code, if transformers has no class for the model
-    README.md  gpt_config.yaml            the model card; the settings of the training
+    README.md  gpt_config.yaml            the model card; the settings of the training, in which
+                                          texts and runs have no folder
 
 Exporting needs neither transformers nor torch.
 """
 
 import json
 import logging
+import tempfile
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -19,13 +21,14 @@ from typing import Any
 import safetensors.numpy
 
 from gpt import __version__
-from gpt.config.schema import SampleConfig
+from gpt.config.schema import Config, SampleConfig
 from gpt.config.yaml import to_yaml
-from gpt.errors import GPTError
 from gpt.export.exported_run import ExportedRun
 from gpt.export.huggingface_classes import OWN_CLASS, Converted, converted
 from gpt.export.huggingface_tokenizer import tokenizer_json
-from gpt.files import write_atomically
+from gpt.files import write_synced
+from gpt.inspection.output import writing
+from gpt.sampling.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"
@@ -37,9 +40,9 @@ def export_huggingface(run: ExportedRun, out: Path) -> None:
     """Write the network of `run` to the folder `out`, for transformers.
 
     N-gram counts are left out, with a notice. Files in `out` are replaced if they have the name of
-    a new file.
+    a new file. If a file cannot be written, `out` does not change.
     """
-    checkpoint = run.checkpoint
+    checkpoint, config = run.checkpoint, _without_folders(run.checkpoint.config)
     model = converted(checkpoint)
     contents = {
         "config.json": _json(model.config),
@@ -53,21 +56,54 @@ def export_huggingface(run: ExportedRun, out: Path) -> None:
                 "clean_up_tokenization_spaces": False,
             }
         ),
-        "README.md": _model_card(run, model).encode(),
-        "gpt_config.yaml": to_yaml(checkpoint.config).encode(),
+        "README.md": _model_card(run, model, config).encode(),
+        "gpt_config.yaml": to_yaml(config).encode(),
     }
     if model.class_name == OWN_CLASS:
         contents[CODE] = (TEMPLATES / CODE).read_bytes()
     if checkpoint.config.model.counts:
         log.warning("n-gram counts are not exported: the folder has the network alone")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
+        _write(out, contents)
+
+
+def _write(out: Path, contents: dict[str, bytes]) -> None:
+    """Write files, `contents` by name, to a temporary folder, then move them to the folder `out`.
+
+    An interrupted export leaves nothing under the name `out`.
+    """
+    place = out if out.is_dir() else out.parent
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
+        complete = Path(temporary, "complete")
+        complete.mkdir()
         for name, content in contents.items():
-            write_atomically(out / name, [content])
-    except OSError as error:
-        raise GPTError(
-            f"{error.filename}: cannot write it ({error.strerror}); choose another --out"
-        ) from error
+            write_synced(complete / name, [content])
+        if place == out:  # it may have other files, such as those of git
+            for name in contents:
+                (complete / name).replace(out / name)
+        else:
+            complete.rename(out)
+
+
+def _without_folders(config: Config) -> Config:
+    """Return `config` with the names of texts and runs in place of their paths."""
+
+    def named(path: Any) -> Any:
+        if isinstance(path, tuple):
+            return tuple(map(named, path))
+        return path and (Path(path).name or path)
+
+    sections = {
+        "data": ("source", "val_source", "vocabulary"),
+        "train": ("distill", "init_from"),
+    }
+    changed = {}
+    for section, keys in sections.items():
+        settings = getattr(config, section)
+        names = {key: named(getattr(settings, key)) for key in keys}
+        changed[section] = settings.model_copy(update=names)
+    return config.model_copy(update=changed)
 
 
 def _json(tree: dict[str, Any]) -> bytes:
@@ -90,11 +126,18 @@ def _generation(sample: SampleConfig, run: ExportedRun) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value is not None}
 
 
-def _model_card(run: ExportedRun, model: Converted) -> str:
-    """Return the model card: figures with their rule, use, limits, command and config."""
+def _model_card(run: ExportedRun, model: Converted, config: Config) -> str:
+    """Return the model card: figures with their rule, use, limits and how to train it.
+
+    Args:
+        run: the run to export.
+        model: its network, converted.
+        config: the config of the run, without folders.
+    """
     from jinja2 import Environment, StrictUndefined
 
-    checkpoint, config = run.checkpoint, run.checkpoint.config
+    checkpoint = run.checkpoint
+    vocabulary, source = checkpoint.vocabulary, config.data.source
     losses = {"val loss": checkpoint.val_loss}
     if config.model.counts:
         losses = {
@@ -107,38 +150,34 @@ def _model_card(run: ExportedRun, model: Converted) -> str:
     return template.render(
         name=run.folder.resolve().name,
         version=__version__,
-        unit=checkpoint.vocabulary.unit,
+        unit=vocabulary.unit,
         class_name=model.class_name,
         is_own=model.class_name == OWN_CLASS,
         parameters=sum(weight.size for weight in model.weights.values()),
         T=config.model.T,
         context=config.model.attention_window,
         counts=config.model.counts,
-        vocabulary_size=len(checkpoint.vocabulary),
-        unknown=checkpoint.vocabulary.unknown,
+        vocabulary_size=len(vocabulary),
+        unknown=vocabulary.unknown,
         step=checkpoint.step,
         losses={
             label: "not measured" if loss is None else f"{loss:.4f}"
             for label, loss in losses.items()
         },
         text_sha256=checkpoint.text_sha256 or "not recorded",
-        new_tokens=config.model.attention_window - 1,
-        command=next((line.get("command") for line in _lines(run, "provenance.jsonl")), None),
+        prompt=repr(vocabulary.decode(encode_prompt("", vocabulary))),
+        texts=[source] if isinstance(source, str) else source,
     )
 
 
 def _recorded_network_loss(run: ExportedRun) -> float | None:
     """Return the val loss without n-gram counts at the checkpoint's step; None if not measured."""
-    losses = [
-        line["val_loss_network"]
-        for line in _lines(run, "metrics.jsonl")
-        if line.get("step") == run.checkpoint.step and "val_loss_network" in line
-    ]
-    return losses[-1] if losses else None
-
-
-def _lines(run: ExportedRun, name: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in a file of the run; an empty list if it is missing or damaged."""
-    with suppress(OSError, ValueError):
-        return [json.loads(line) for line in (run.folder / name).read_text("utf-8").splitlines()]
-    return []
+    loss = None
+    with suppress(OSError), (run.folder / "metrics.jsonl").open("rb") as file:
+        for line in file:
+            # a damaged line, or one without an evaluation
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                if record["step"] == run.checkpoint.step:
+                    loss = float(record["val_loss_network"])
+    return loss

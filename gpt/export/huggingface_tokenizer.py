@@ -30,7 +30,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
     split: dict[str, Any] = EACH_CHARACTER
     decoder: dict[str, Any] = {"type": "Fuse"}
     if vocabulary.is_bytes:
-        names, decoder = _names_of_bytes(), BYTE_LEVEL
+        names, decoder = BYTE_SYMBOLS, BYTE_LEVEL
         split = {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, EACH_CHARACTER]}
     if vocabulary.unknown_id is not None:
         shown = {"type": "Replace", "pattern": {"String": UNKNOWN}, "content": REPLACEMENT}
@@ -67,12 +67,15 @@ def _normalizer(data: DataConfig) -> dict[str, Any] | None:
     return {"type": "Sequence", "normalizers": steps} if steps else None
 
 
-def _names_of_bytes() -> list[str]:
-    """Return the character that stands for each byte in GPT-2's tokenizer.
+def _byte_symbols() -> list[str]:
+    """Return the character by which GPT-2's tokenizer writes each byte.
 
     A visible character of Latin-1 stands for itself. The other bytes, in ascending order, are
     U+0100, U+0101 and so on.
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(0x100) if byte not in visible]
-    return [chr(b if b in visible else 0x100 + hidden.index(b)) for b in range(0x100)]
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
+
+
+BYTE_SYMBOLS = _byte_symbols()

@@ -1,7 +1,8 @@
 """Check the path of a picture or page, and write the file."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
@@ -47,9 +48,15 @@ def check_absent(path: Path, option: str = "--out") -> None:
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
     """Write `content` to `path` atomically. On failure, raise GPTError, which quotes `option`."""
-    try:
+    with writing(path, option):
         write_atomically(path, [content])
+
+
+@contextmanager
+def writing(path: Path, option: str = "--out") -> Iterator[None]:
+    """Convert an OSError in the `with` block to a GPTError about `path`, which `option` set."""
+    try:
+        yield
     except OSError as error:
-        raise GPTError(
-            f"{path}: cannot write it ({error.strerror}); choose another {option}"
-        ) from error
+        reason = error.strerror or error  # numpy raises an OSError without strerror
+        raise GPTError(f"{path}: cannot write it ({reason}); choose another {option}") from error
