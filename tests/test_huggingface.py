@@ -185,16 +185,21 @@ def test_the_model_card_states_the_loss_that_transformers_computes(
 
 
 def test_an_export_names_texts_and_runs_without_their_folders() -> None:
-    """Bug: the model card and the settings showed the user's absolute paths to everybody."""
+    """Bug: the model card and the settings showed the user's absolute paths to everybody.
+
+    Bug: with train.minutes in the settings, the card's command planned other steps.
+    """
     data = {"source": ["/secret/a.txt", "secret/b.txt"], "val_source": "/secret/val.txt"}
     data |= {"vocabulary": "/secret/runs/v"}
-    folder = exported(checkpoint_of(small(data=data, train__distill="/secret/runs/d")))
+    train = {"distill": "/secret/runs/d", "minutes": 3, "plans": [(0, 17)], "steps": 17}
+    folder = exported(checkpoint_of(small(data=data, train=train)))
     assert "(a.txt, b.txt)" in (folder / "README.md").read_text("utf-8")
     assert not [file for file in folder.iterdir() if b"secret" in file.read_bytes()]
     config = load_config(folder / "gpt_config.yaml")
     assert config.data.source == ("a.txt", "b.txt")
     names = (config.data.val_source, config.data.vocabulary, config.train.distill)
     assert names == ("val.txt", "v", "d")
+    assert (config.train.minutes, config.train.plans) == (None, ((0, 17),))
 
 
 def test_the_example_of_the_model_card_runs() -> None:

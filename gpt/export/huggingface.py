@@ -42,7 +42,7 @@ def export_huggingface(run: ExportedRun, out: Path) -> None:
     N-gram counts are left out, with a notice. Files in `out` are replaced if they have the name of
     a new file. If a file cannot be written, `out` does not change.
     """
-    checkpoint, config = run.checkpoint, _without_folders(run.checkpoint.config)
+    checkpoint, config = run.checkpoint, _shared(run.checkpoint.config)
     model = converted(checkpoint)
     contents = {
         "config.json": _json(model.config),
@@ -86,24 +86,18 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
             complete.rename(out)
 
 
-def _without_folders(config: Config) -> Config:
-    """Return `config` with the names of texts and runs in place of their paths."""
+def _shared(config: Config) -> Config:
+    """Return a config that repeats the training, with names of texts and runs, not their paths."""
 
     def named(path: Any) -> Any:
         if isinstance(path, tuple):
             return tuple(map(named, path))
         return path and (Path(path).name or path)
 
-    sections = {
-        "data": ("source", "val_source", "vocabulary"),
-        "train": ("distill", "init_from"),
-    }
-    changed = {}
-    for section, keys in sections.items():
-        settings = getattr(config, section)
-        names = {key: named(getattr(settings, key)) for key in keys}
-        changed[section] = settings.model_copy(update=names)
-    return config.model_copy(update=changed)
+    data = {key: named(getattr(config.data, key)) for key in ("source", "val_source", "vocabulary")}
+    train = {key: named(getattr(config.train, key)) for key in ("distill", "init_from")}
+    # without the minutes, the plans set the number of steps
+    return config.changed(data=data, train=train | {"minutes": None})
 
 
 def _json(tree: dict[str, Any]) -> bytes:
@@ -132,7 +126,7 @@ def _model_card(run: ExportedRun, model: Converted, config: Config) -> str:
     Args:
         run: the run to export.
         model: its network, converted.
-        config: the config of the run, without folders.
+        config: the config to train it with, from `_shared`.
     """
     from jinja2 import Environment, StrictUndefined
 
