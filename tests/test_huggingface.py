@@ -193,7 +193,7 @@ def test_an_export_names_texts_and_runs_without_their_folders() -> None:
     data |= {"vocabulary": "/secret/runs/v"}
     train = {"distill": "/secret/runs/d", "minutes": 3, "plans": [(0, 17)], "steps": 17}
     folder = exported(checkpoint_of(small(data=data, train=train)))
-    assert "(a.txt, b.txt)" in (folder / "README.md").read_text("utf-8")
+    assert "from `a.txt`, `b.txt`," in (folder / "README.md").read_text("utf-8")
     assert not [file for file in folder.iterdir() if b"secret" in file.read_bytes()]
     config = load_config(folder / "gpt_config.yaml")
     assert config.data.source == ("a.txt", "b.txt")
