@@ -73,15 +73,6 @@ class Generator:
         self.counted = None if engine.mixture is None else CountedTexts(engine.mixture, prompts)
         self._start(range(len(texts)))
 
-    def add(self, texts: Sequence[GrowingText]) -> None:
-        """Generate `texts`, too, from the next step on."""
-        B = len(self.texts)
-        self.engine.select([*range(B), *[0] * len(texts)])  # new rows, to be prefilled
-        self.texts += texts
-        if self.counted is not None:
-            self.counted.add([text.prompt for text in texts])
-        self._start(range(B, len(self.texts)))
-
     def step(self) -> tuple[list[int], NDArray[np.float64]]:
         """Append an id to each text.
 
@@ -113,12 +104,16 @@ class Generator:
             self.counted.append(chosen)
         return chosen.tolist(), log_probabilities
 
-    def select(self, rows: list[int]) -> None:
-        """Keep only the texts in `rows`; stop generating the others."""
-        self.engine.select(rows)
+    def select(self, rows: list[int], added: Sequence[GrowingText] = ()) -> None:
+        """Keep only the texts in `rows`; generate `added`, too, from the next step on."""
+        self.engine.select([*rows, *[0] * len(added)])  # new rows, to be prefilled
+        self.texts = [self.texts[row] for row in rows] + [*added]
         if self.counted is not None:
             self.counted.select(rows)
-        self.texts = [self.texts[row] for row in rows]
+        if added:
+            if self.counted is not None:
+                self.counted.add([text.prompt for text in added])
+            self._start(range(len(rows), len(self.texts)))
 
     def _choose(self, logits: NDArray[np.float64]) -> NDArray[np.int_]:
         """Return the next id of each of B texts: the given one, or one drawn by the text's rules.

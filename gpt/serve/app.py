@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from contextlib import closing
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Mount, Route, Router
+from starlette.types import Receive, Scope, Send
 
+from gpt.errors import GPTError
 from gpt.serve.batch import Batch
 from gpt.serve.completion_request import parse_request
 from gpt.serve.completions import Completion
@@ -32,10 +33,8 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events, until the end or until the client disconnects."""
-        try:
+        with closing(self.completion):
             await super().__call__(scope, receive, send)
-        finally:
-            self.completion.close()
 
 
 class Endpoints:
@@ -43,7 +42,7 @@ class Endpoints:
 
     Args:
         run: the run that is served.
-        batch: the thread that generates texts.
+        batch: the texts that are generated.
     """
 
     def __init__(self, run: ServedRun, batch: Batch) -> None:
@@ -51,8 +50,7 @@ class Endpoints:
 
     async def page(self, request: Request) -> Response:
         """Send the page that runs the model in the browser."""
-        model = await self.run.model()
-        return HTMLResponse(await asyncio.to_thread(lambda: model.page))
+        return HTMLResponse(await self.run.page())
 
     async def health(self, request: Request) -> Response:
         """Answer that the server is running."""
@@ -81,54 +79,43 @@ class Endpoints:
         completion = Completion(asked, await self.run.model(), name, self.batch)
         if asked.stream:
             return EventStream(completion)
-        try:
-            return JSONResponse(await _unless_disconnected(request, completion.response()))
-        finally:
-            completion.close()
+        with closing(completion):
+            answer = asyncio.ensure_future(completion.response())
+            watch = asyncio.ensure_future(_disconnected(request))
+            watch.add_done_callback(lambda _: answer.cancel())
+            try:
+                return JSONResponse(await answer)
+            finally:
+                watch.cancel()
 
 
-async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of `work`; cancel it if the client disconnects.
-
-    Raises:
-        ClientDisconnect: the client disconnected.
-    """
-
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = asyncio.create_task(work), asyncio.create_task(disconnected())
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not tasks[0].done():
-            raise ClientDisconnect
-        return tasks[0].result()
-    finally:
-        for task in tasks:
-            task.cancel()
+async def _disconnected(request: Request) -> None:
+    """Wait until the client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
-    if isinstance(error, Refusal):
-        return error.response()
-    if isinstance(error, ClientDisconnect | TimeoutError):
-        return Response(status_code=499)  # nobody reads it
-    if isinstance(error, HTTPException):
+    if isinstance(error, HTTPException) and not isinstance(error, Refusal):
         where = f"{request.method} {request.url.path:.100}"
-        refusal = Refusal(error.status_code, f"{where}: {error.detail}", headers=error.headers)
-        return refusal.response()
-    log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
-    return Refusal(500, f"internal error: {type(error).__name__}").response()
+        error = Refusal(error.status_code, f"{where}: {error.detail}", headers=error.headers)
+    elif isinstance(error, ClientDisconnect):
+        error = Refusal(499, "the client disconnected")  # nobody reads it
+    elif isinstance(error, GPTError):
+        error = Refusal(500, str(error))
+    elif not isinstance(error, Refusal):
+        log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+        error = Refusal(500, f"internal error: {type(error).__name__}")
+    return JSONResponse(error.content, error.status_code, error.headers)
 
 
-def make_app(run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> ASGIApp:
+def make_app(run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> Starlette:
     """Return the application.
 
     Args:
         run: the run that is served.
-        batch: the thread that generates texts.
+        batch: the texts that are generated.
         token: the secret that each request must have; None if none is needed.
         only_local: whether only names of this machine are valid as `Host`.
     """
@@ -139,6 +126,7 @@ def make_app(run: ServedRun, batch: Batch, token: str | None, only_local: bool) 
         Route("/v1/models", endpoints.models),
         Route("/v1/completions", endpoints.completions, methods=["POST"]),
     ]
-    kinds = (Refusal, ClientDisconnect, HTTPException, Exception)
+    kinds = (HTTPException, ClientDisconnect, GPTError, Exception)
     handlers: Any = dict.fromkeys(kinds, _refused)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, only_local)
+    guard = Guard(Router(routes), token, only_local)
+    return Starlette(routes=[Mount("/", guard)], exception_handlers=handlers)

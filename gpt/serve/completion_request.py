@@ -3,7 +3,7 @@
 import reprlib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gpt.config.sample_config import Penalty, Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
@@ -23,18 +23,23 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+def _listed(value: Any) -> Any:
+    """Return a list of texts or of lists of ids, given also a single text or list of ids."""
+    is_ids = isinstance(value, list) and value and all(isinstance(each, int) for each in value)
+    return [value] if isinstance(value, str) or is_ids else value
+
+
 class CompletionRequest(BaseModel):
     """A request to continue, or score, one or more prompts.
 
     A token is an id: a character or, with a byte model, a byte. The defaults are OpenAI's. A field
-    that is null has its default. Fields of OpenAI's API that would change the text, but cannot be
-    obeyed, are refused unless they have no effect.
+    that is null has its default.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
+    prompt: Annotated[list[str] | list[list[int]], BeforeValidator(_listed)] = [""]
     max_tokens: int = Field(16, ge=0, le=MAX_TOKENS)
     temperature: NonNegativeFloat = 1.0
     top_p: Probability = 1.0
@@ -44,14 +49,11 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Penalty = 0.0
     seed: Int64 | None = None
     n: int = Field(1, ge=1)
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] = []
+    stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
-    best_of: int | None = None
-    suffix: str = Field("", max_length=0)
-    logit_bias: dict[str, float] = Field({}, max_length=0)
     user: str | None = None  # ignored
 
     @model_validator(mode="before")
@@ -61,37 +63,10 @@ class CompletionRequest(BaseModel):
             return {name: value for name, value in fields.items() if value is not None}
         return fields
 
-    @model_validator(mode="after")
-    def _only_one_of(self) -> "CompletionRequest":
-        if self.best_of not in (None, self.n):
-            raise ValueError(f"best_of: expected n, which is {self.n}; leave it out")
-        return self
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts: texts, or lists of ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [self.prompt]
-        return list(self.prompt)  # type: ignore[arg-type]
-
-    @property
-    def stops(self) -> list[str]:
-        """The strings that end a text."""
-        return [stop for stop in ([self.stop] if isinstance(self.stop, str) else self.stop) if stop]
-
     @property
     def rules(self) -> SampleConfig:
         """The sampling rules."""
-        return SampleConfig(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-        )
+        return SampleConfig(**self.model_dump(include=set(SampleConfig.model_fields)))
 
 
 def parse_request(body: bytes) -> CompletionRequest:
@@ -105,10 +80,12 @@ def parse_request(body: bytes) -> CompletionRequest:
     except ValidationError as error:
         mistake = error.errors(include_url=False, include_context=False)[0]
     field = str(mistake["loc"][0]) if mistake["loc"] else None
-    message, got = mistake["msg"].removeprefix("Value error, "), reprlib.repr(mistake["input"])
+    message, got = mistake["msg"], reprlib.repr(mistake["input"])
     if mistake["type"] == "json_invalid":
         raise Refusal(400, f"expected a JSON object: {message}")
     if mistake["type"] == "extra_forbidden":
         raise Refusal(400, f"{field:.100}: no such field; leave it out", param=field)
     message = message.replace("Input should be", "expected")
+    if field == "prompt":
+        message = "expected a text, a list of ids, or a list of texts or of lists of ids"
     raise Refusal(400, message if field is None else f"{field}: {message}, got {got}", param=field)

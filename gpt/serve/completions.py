@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
-from gpt.serve.batch import Batch, TextTask, Token
+from gpt.serve.batch import MAX_ADMITTED, Batch, TextTask, Token
 from gpt.serve.choice_text import ChoicePart, ChoiceText
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
@@ -35,17 +35,20 @@ class Completion:
         self, request: CompletionRequest, model: ServedModel, name: str, batch: Batch
     ) -> None:
         self.request, self.model, self.batch = request, model, batch
-        self.prompts = [model.encode(prompt) for prompt in request.prompts]
-        if not self.prompts:
-            raise Refusal(400, "prompt: expected at least one text, got []", param="prompt")
-        tokens = request.max_tokens * len(self.prompts) * request.n
-        if request.echo and request.logprobs is not None:
-            tokens += sum(map(len, self.prompts))
+        count = len(request.prompt) * request.n
+        if not 0 < count <= MAX_ADMITTED:
+            message = f"expected 1 to {MAX_ADMITTED} texts (prompts times n), got {count}"
+            raise Refusal(400, f"{message}; send several requests")
+        self.prompts = [model.encode(prompt) for prompt in request.prompt]
+        tokens = request.max_tokens * count
+        if request.echo:
+            tokens += sum(map(len, self.prompts)) * request.n
         if tokens > MAX_REQUEST_TOKENS:
-            message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and score"
+            message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
+        self.stops = [stop for stop in request.stop if stop]
         self.choices = [
-            ChoiceText(index, model.vocabulary, request.stops, request.max_tokens, prompt)
+            ChoiceText(index, model.vocabulary, self.stops, request.max_tokens, prompt)
             for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
         ]
         self.head = {
@@ -57,12 +60,12 @@ class Completion:
         }
         self._changed = asyncio.Event()
         self._tasks: list[TextTask] = []
-        batch.reserve(len(self.choices))
+        batch.reserve(count)
 
     def close(self) -> None:
         """Cancel what is not yet generated, and free the places of the request."""
         for task in self._tasks:
-            task.is_cancelled = True
+            task.count = 0
         self.batch.release(len(self.choices))
 
     async def response(self) -> dict[str, Any]:
@@ -89,7 +92,7 @@ class Completion:
             if with_usage:
                 yield _event(self.head | {"choices": [], "usage": self._usage()})
         except Refusal as error:
-            yield _event(error.content())
+            yield _event(error.content)
         yield "data: [DONE]\n\n"
 
     async def _parts(self) -> AsyncIterator[list[ChoicePart]]:
@@ -110,13 +113,13 @@ class Completion:
         tasks = self._begin(texts, [request.max_tokens] * len(texts))
         pending = dict(zip(self.choices, tasks, strict=True))
         while pending:
-            await self._arrival(tasks)
+            await self._arrival()
             parts = []
             for choice, task in list(pending.items()):
                 tokens, task.tokens = task.tokens, []
                 part = choice.add(tokens)
                 if part.finish_reason is not None:
-                    task.is_cancelled = True
+                    task.count = 0
                     del pending[choice]
                 if part.tokens or part.finish_reason is not None:
                     parts.append(part)
@@ -137,7 +140,7 @@ class Completion:
         tasks = self._begin(texts, [len(ids) - 1 for _, ids in scored])
         for (row, ids), task in zip(scored, tasks, strict=True):
             while len(task.tokens) < len(ids) - 1:
-                await self._arrival([task])
+                await self._arrival()
             tokens[row][1:] = task.tokens
         return tokens
 
@@ -151,11 +154,11 @@ class Completion:
         self.batch.submit(self._tasks)
         return self._tasks
 
-    async def _arrival(self, tasks: Sequence[TextTask]) -> None:
-        """Wait for news of this request's tasks; raise the error of one of `tasks`, if any."""
+    async def _arrival(self) -> None:
+        """Wait for news of this request's tasks; raise the error of one of them, if any."""
         await self._changed.wait()
         self._changed.clear()
-        for task in tasks:
+        for task in self._tasks:
             if task.error is not None:
                 raise task.error
 
@@ -182,10 +185,8 @@ class Completion:
         }
 
     def _usage(self) -> dict[str, int]:
-        prompts, generated = (
-            sum(map(len, self.prompts)),
-            sum(choice.received for choice in self.choices),
-        )
+        prompts = sum(map(len, self.prompts))
+        generated = sum(choice.received for choice in self.choices)
         return {
             "prompt_tokens": prompts,
             "completion_tokens": generated,

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse
-
-from gpt.errors import GPTError
+from starlette.exceptions import HTTPException
 
 
-class Refusal(GPTError):
+class Refusal(HTTPException):
     """A request cannot be answered.
 
     Args:
@@ -27,15 +25,7 @@ class Refusal(GPTError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.param, self.code, self.headers = status, param, code, headers
-
-    def content(self) -> dict[str, object]:
-        """Return the error as a JSON object."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
-
-    def response(self) -> JSONResponse:
-        """Return the error as a response."""
-        return JSONResponse(self.content(), self.status, self.headers)
+        super().__init__(status, message, headers)
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        error = {"message": message, "type": kind, "param": param, "code": code}
+        self.content = {"error": error}

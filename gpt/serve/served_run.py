@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import os
 import time
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
@@ -13,6 +12,7 @@ from gpt.export.html import html_page
 from gpt.runs.format import INDEX, CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import open_engine
+from gpt.sampling.generate import PLAIN, Generator, GrowingText, sample_sources
 from gpt.sampling.prompt import check_known
 from gpt.serve.refusal import Refusal
 from gpt.text.normalizer import normalized
@@ -26,20 +26,18 @@ class ServedModel:
     """The model of one checkpoint.
 
     Attributes:
-        run: the folder of the run.
         checkpoint: the content of the checkpoint.
         vocabulary: its characters and their ids.
-        engine: the engine, which only the thread of the batch uses.
+        generator: the generator of texts, which only the thread of the batch uses.
+        page: the page of `gpt export --to html`, as UTF-8; empty until it is needed.
     """
 
-    def __init__(self, run: Path, checkpoint: CheckpointData, device: str) -> None:
-        self.run, self.checkpoint, self.vocabulary = run, checkpoint, checkpoint.vocabulary
-        self.engine = open_engine(checkpoint, device, MAX_TEXTS)
-
-    @cached_property
-    def page(self) -> bytes:
-        """The page of `gpt export --to html`, with weights of 16 bits, as UTF-8."""
-        return html_page(ExportedRun(self.run, self.checkpoint, lambda: None))
+    def __init__(self, checkpoint: CheckpointData, device: str) -> None:
+        self.checkpoint, self.vocabulary, self.page = checkpoint, checkpoint.vocabulary, b""
+        engine = open_engine(checkpoint, device, MAX_TEXTS)
+        engine.select([0])  # for a text that nobody wants; it is replaced by the first texts
+        unwanted = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
+        self.generator = Generator(engine, [unwanted], self.vocabulary.unknown_id)
 
     def encode(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt, which is normalised like the text of the run.
@@ -74,35 +72,39 @@ class ServedRun:
     def __init__(self, run: Path, which: str, device: str, checkpoint: CheckpointData) -> None:
         self.run, self.which, self.device = run, which, device
         self.name, self.created = run.resolve().name, int(time.time())
-        self._loading = asyncio.Lock()
-        self._stamp = self._index_stamp()
-        self._model = ServedModel(run, checkpoint, device)
+        self._loading, self._rendering = asyncio.Lock(), asyncio.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._model = ServedModel(checkpoint, device)
 
     async def model(self) -> ServedModel:
         """Return the model of the newest checkpoint, after loading it if it is new."""
         async with self._loading:
-            stamp = self._index_stamp()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                try:
+            with suppress(OSError):  # the run was deleted
+                status = (self.run / "checkpoints" / INDEX).stat()
+                stamp = status.st_mtime_ns, status.st_ino
+                if stamp != self._stamp:
+                    self._stamp = stamp
                     self._model = await asyncio.to_thread(self._loaded)
-                except GPTError as error:
-                    log.warning("step %d is still served: %s", self._model.checkpoint.step, error)
             return self._model
+
+    async def page(self) -> bytes:
+        """Return the page of `gpt export --to html`, with weights of 16 bits."""
+        model = await self.model()
+        async with self._rendering:
+            if not model.page:
+                exported = ExportedRun(self.run, model.checkpoint, lambda: None)
+                model.page = await asyncio.to_thread(html_page, exported)
+        return model.page
 
     def _loaded(self) -> ServedModel:
-        """Load the checkpoint; return the current model if it has the same weights."""
-        current = self._model.checkpoint.weights_sha256
-        if read_summary(self.run, self.which).weights_sha256 == current:
+        """Load the checkpoint; keep the model if it is damaged or has the same weights."""
+        current = self._model.checkpoint
+        try:
+            if read_summary(self.run, self.which).weights_sha256 == current.weights_sha256:
+                return self._model
+            model = ServedModel(read_checkpoint(self.run, self.which), self.device)
+        except GPTError as error:
+            log.warning("step %d is still served: %s", current.step, error)
             return self._model
-        model = ServedModel(self.run, read_checkpoint(self.run, self.which), self.device)
         log.info("%s: now serving step %d", self.run, model.checkpoint.step)
         return model
-
-    def _index_stamp(self) -> tuple[int, int] | None:
-        """Return what changes when the run has a new checkpoint; None if there is no index."""
-        try:
-            status = os.stat(self.run / "checkpoints" / INDEX)  # noqa: PTH116 (no errors)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_ino

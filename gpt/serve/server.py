@@ -59,8 +59,11 @@ def serve(
         GPTError: the port cannot be used.
         OutOfMemory: there is not enough memory to generate several texts.
     """
-    address, family = _resolved(host)
-    only_local = is_loopback(address)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: expected an address of this machine ({error})") from None
+    only_local = is_loopback(str(address[0]))
     if not only_local and token is None:
         raise UsageError(
             f"--host {host}: other machines could use the model; set a secret by --token or in "
@@ -78,31 +81,16 @@ def serve(
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application logs its errors
-    with _listening(address, family, port) as listener:
-        batch.start()
+    try:
+        listener = socket.create_server(address, family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"--host {host}: this machine has no such address") from None
+        message = f"cannot listen on {host}, port {port}: {error.strerror}; try --port 8000"
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} is used by another program; choose another one by --port"
+        raise GPTError(message) from None
+    with listener:
         shown = f"[{host}]" if ":" in host else host
         on_ready(f"http://{shown}:{listener.getsockname()[1]}")
         _Server(config, batch).run(sockets=[listener])
-
-
-def _resolved(host: str) -> tuple[str, socket.AddressFamily]:
-    """Return the address of `host`, and its family."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"--host {host}: expected an address of this machine ({error})") from None
-    return str(address[0]), family
-
-
-def _listening(address: str, family: socket.AddressFamily, port: int) -> socket.socket:
-    """Return a socket that listens on a port."""
-    try:
-        return socket.create_server((address, port), family=family, backlog=1024)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} is used by another program; choose another one by --port"
-        elif error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"--host {address}: this machine has no such address") from None
-        else:
-            message = f"cannot listen on {address}, port {port}: {error.strerror}; try --port 8000"
-        raise GPTError(message) from None
