@@ -406,7 +406,7 @@ def test_a_text_that_joins_a_batch_is_as_if_alone(which: int) -> None:
     for step in range(steps + 11):
         if new := joining.get(step):
             names += range(len(names), len(names) + len(new))
-            generator.add(new)
+            generator.select([*range(len(generator.texts))], new)
         for name, id_ in zip(names, generator.step()[0], strict=True):
             found[name].append(id_)
         rows = [row for row, name in enumerate(names) if len(found[name]) < steps]

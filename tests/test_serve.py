@@ -1,9 +1,11 @@
 """`gpt serve`: what clients of OpenAI's API, browsers and attackers get."""
 
+import asyncio
 import base64
 import json
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -26,6 +28,7 @@ import gpt
 from gpt.runs.format import TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.stopping import collect
+from gpt.serve.served_run import ServedRun
 from tests.conftest import COMMAND, IN_A_TERMINAL, PANGRAM, small
 
 WAIT_S = 120  # what takes longer hangs
@@ -231,6 +234,24 @@ def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
     assert (values["title"], values["step"]) == ("run", gpt.load(run).step)
 
 
+def test_the_printed_example_works(run: Path) -> None:
+    """A bug: it continued "Once", also with a model that has no O."""
+    with serving(run) as (url, process):
+        assert process.stdout is not None
+        command, address, body = process.stdout.readline().split(maxsplit=2)
+        assert (command, address) == ("curl", f"{url}/v1/completions")
+        assert len(text_of(url, **json.loads(shlex.split(body)[1]))) == 200
+
+
+def test_a_checkpoint_written_while_the_server_starts_is_served(run: Path) -> None:
+    """A bug: it was missed if it was written after the first one was read."""
+    data = gpt.load(run, device="cpu").checkpoint
+    weights = {name: weight * 2 for name, weight in data.weights.items()}
+    old = replace(data, step=data.step - 1, weights=weights, weights_sha256="")
+    served = ServedRun(run, "best", "cpu", old)
+    assert asyncio.run(served.model()).checkpoint.step == data.step
+
+
 # --- wrong requests ---
 
 
@@ -245,12 +266,16 @@ def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
         ({"max_tokens": -1}, 400, "max_tokens: expected greater than or equal to 0"),
         ({"max_tokens": "3"}, 400, "max_tokens: expected a valid integer"),
         ({"temperature": -0.1}, 400, "temperature: expected greater"),
-        ({"n": 300}, 400, "expected 1 to 256 texts"),
+        ({"n": 300}, 400, "at most 256 texts"),
         ({"n": 100, "max_tokens": 60_000}, 400, "at most 262,144 tokens"),
+        ({"n": 10**9, "max_tokens": 0}, 400, "at most 256 texts"),
+        ({"prompt": "a" * 900_000, "echo": True, "max_tokens": 0}, 400, "at most 262,144 tokens"),
+        ({"prompt": "a" * 9000, "n": 90, "echo": True}, 400, "at most 262,144 tokens"),
+        ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
         ({"suffix": "!"}, 400, "suffix: no such field"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
-        ({"prompt": []}, 400, "expected 1 to 256 texts"),
+        ({"prompt": []}, 400, "expected a text, a list of ids"),
         ({"prompt": [True]}, 400, "prompt: expected a text, a list of ids"),
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),
     ],
@@ -258,6 +283,7 @@ def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
 def test_a_wrong_request_gets_one_message(
     server: str, fields: Any, status: int, message: str
 ) -> None:
+    """A bug: a small request for 10**9 texts, or for long echoes, took all memory and time."""
     got, answer, _ = ask(server, fields)
     assert (got, message in answer["error"]["message"]) == (status, True), answer
     assert answer["error"]["type"] == "invalid_request_error"

@@ -17,8 +17,6 @@ from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 from gpt.text.display import visible
 
-EXAMPLE = {"prompt": "Once", "max_tokens": 200, "temperature": 0.8}  # fields of a request
-
 
 def serve(
     run: RunName = None,
@@ -46,6 +44,7 @@ def serve(
     if token is not None and not (token.isascii() and token.isprintable() and token):
         raise UsageError("--token: expected printable ASCII characters, at least one")
     try:
+        from gpt.serve.served_run import ServedRun
         from gpt.serve.server import serve as serve_run
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
@@ -59,19 +58,14 @@ def serve(
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
 
+    known = not model.vocabulary.outside("Once")
+    body = json.dumps({"prompt": "Once" if known else "", "max_tokens": 200, "temperature": 0.8})
+    secret = ' -H "Authorization: Bearer $GPT_TOKEN"' if token else ""
+
     def on_ready(url: str) -> None:
         typer.echo(wrapped(visible(model.summary()), sys.stderr), err=True)
-        secret = ' -H "Authorization: Bearer $GPT_TOKEN"' if token else ""
-        typer.echo(f"{url}\ncurl {url}/v1/completions{secret} -d '{json.dumps(EXAMPLE)}'")
+        typer.echo(f"{url}\ncurl {url}/v1/completions{secret} -d '{body}'")
         sys.stdout.flush()
 
-    serve_run(
-        model.run,
-        model.checkpoint,
-        which=checkpoint,
-        device=device,
-        host=host,
-        port=port,
-        token=token,
-        on_ready=on_ready,
-    )
+    served = ServedRun(model.run, checkpoint, device, model.checkpoint)
+    serve_run(served, host, port, token, on_ready)

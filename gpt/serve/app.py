@@ -37,16 +37,28 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-class Endpoints:
-    """The functions that answer requests.
+class App(Starlette):
+    """The web application.
 
     Args:
         run: the run that is served.
         batch: the texts that are generated.
+        token: the secret that each request must have; None if none is needed.
+        only_local: whether only names of this machine are valid as `Host`.
     """
 
-    def __init__(self, run: ServedRun, batch: Batch) -> None:
+    def __init__(self, run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> None:
         self.run, self.batch = run, batch
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+        ]
+        guard = Guard(Router(routes), token, only_local)
+        kinds = (HTTPException, ClientDisconnect, GPTError, Exception)
+        handlers: Any = dict.fromkeys(kinds, _refused)
+        super().__init__(routes=[Mount("/", guard)], exception_handlers=handlers)
 
     async def page(self, request: Request) -> Response:
         """Send the page that runs the model in the browser."""
@@ -108,25 +120,3 @@ async def _refused(request: Request, error: Exception) -> Response:
         log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
         error = Refusal(500, f"internal error: {type(error).__name__}")
     return JSONResponse(error.content, error.status_code, error.headers)
-
-
-def make_app(run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> Starlette:
-    """Return the application.
-
-    Args:
-        run: the run that is served.
-        batch: the texts that are generated.
-        token: the secret that each request must have; None if none is needed.
-        only_local: whether only names of this machine are valid as `Host`.
-    """
-    endpoints = Endpoints(run, batch)
-    routes = [
-        Route("/", endpoints.page),
-        Route("/health", endpoints.health),
-        Route("/v1/models", endpoints.models),
-        Route("/v1/completions", endpoints.completions, methods=["POST"]),
-    ]
-    kinds = (HTTPException, ClientDisconnect, GPTError, Exception)
-    handlers: Any = dict.fromkeys(kinds, _refused)
-    guard = Guard(Router(routes), token, only_local)
-    return Starlette(routes=[Mount("/", guard)], exception_handlers=handlers)

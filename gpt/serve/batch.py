@@ -18,7 +18,6 @@ from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import MAX_TEXTS, ServedModel
 
 MAX_ADMITTED = 256  # texts that are generated, wait for it, or wait for their client to read them
-RETRY_AFTER_S = 1  # seconds after which a refused client should try again
 
 log = logging.getLogger(__name__)
 
@@ -33,24 +32,14 @@ class Token(NamedTuple):
 
 @dataclass(eq=False)
 class TextTask:
-    """A text to generate or to score.
-
-    Attributes:
-        model: the model to use.
-        text: the prompt, the sampling rules and the random numbers; `text.given` is scored.
-        count: the number of ids that are still to be appended; 0 if no more are wanted.
-        likely: the number of likely ids to report with each id; None for no log-probabilities.
-        changed: event that is set when `tokens` or `error` changes.
-        tokens: the tokens that have arrived.
-        error: why the task failed, if it did.
-    """
+    """A text to generate or to score."""
 
     model: ServedModel
-    text: GrowingText
-    count: int
-    likely: int | None
-    changed: asyncio.Event
-    tokens: list[Token] = field(default_factory=list)
+    text: GrowingText  # with the prompt and the sampling rules; `text.given` is scored
+    count: int  # ids that are still to be appended; 0 if no more are wanted
+    likely: int | None  # likely ids to report with each id; None for no log-probabilities
+    changed: asyncio.Event  # is set when `tokens` or `error` changes
+    tokens: list[Token] = field(default_factory=list)  # those that have arrived
     error: Refusal | None = None
 
     def fail(self, error: Refusal) -> None:
@@ -86,7 +75,7 @@ class Batch:
                 429,
                 f"the server is busy with {self._admitted} texts; try again later",
                 code="rate_limit_exceeded",
-                headers={"Retry-After": str(RETRY_AFTER_S)},
+                headers={"Retry-After": "1"},
             )
         self._admitted += count
 

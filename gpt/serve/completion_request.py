@@ -13,6 +13,10 @@ MAX_TOKENS = 2**16  # most tokens of a text
 MAX_REQUEST_TOKENS = 2**18  # most tokens of all texts of a request, which are kept in memory
 MAX_LIKELY = 5  # most likely ids that are listed with a token
 MAX_STOPS = 16  # stop strings of a request
+LISTS = {  # messages about fields that are a list or one item
+    "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
+    "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
+}
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -39,7 +43,9 @@ class CompletionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    prompt: Annotated[list[str] | list[list[int]], BeforeValidator(_listed)] = [""]
+    prompt: Annotated[
+        list[str] | list[list[int]], Field(min_length=1), BeforeValidator(_listed)
+    ] = [""]
     max_tokens: int = Field(16, ge=0, le=MAX_TOKENS)
     temperature: NonNegativeFloat = 1.0
     top_p: Probability = 1.0
@@ -86,6 +92,5 @@ def parse_request(body: bytes) -> CompletionRequest:
     if mistake["type"] == "extra_forbidden":
         raise Refusal(400, f"{field:.100}: no such field; leave it out", param=field)
     message = message.replace("Input should be", "expected")
-    if field == "prompt":
-        message = "expected a text, a list of ids, or a list of texts or of lists of ids"
+    message = LISTS.get(field or "", message)
     raise Refusal(400, message if field is None else f"{field}: {message}, got {got}", param=field)

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
+from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.batch import MAX_ADMITTED, Batch, TextTask, Token
 from gpt.serve.choice_text import ChoicePart, ChoiceText
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
@@ -36,8 +37,8 @@ class Completion:
     ) -> None:
         self.request, self.model, self.batch = request, model, batch
         count = len(request.prompt) * request.n
-        if not 0 < count <= MAX_ADMITTED:
-            message = f"expected 1 to {MAX_ADMITTED} texts (prompts times n), got {count}"
+        if count > MAX_ADMITTED:
+            message = f"expected at most {MAX_ADMITTED} texts (prompts times n), got {count}"
             raise Refusal(400, f"{message}; send several requests")
         self.prompts = [model.encode(prompt) for prompt in request.prompt]
         tokens = request.max_tokens * count
@@ -46,9 +47,11 @@ class Completion:
         if tokens > MAX_REQUEST_TOKENS:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
-        self.stops = [stop for stop in request.stop if stop]
         self.choices = [
-            ChoiceText(index, model.vocabulary, self.stops, request.max_tokens, prompt)
+            ChoiceText(
+                Detokenizer(model.vocabulary, prompt),
+                StopBuffer(index, [stop for stop in request.stop if stop], request.max_tokens),
+            )
             for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
         ]
         self.head = {
@@ -74,11 +77,9 @@ class Completion:
         Raises:
             Refusal: the model is broken, or the server stops.
         """
-        whole = [ChoicePart(choice.index) for choice in self.choices]
-        async for parts in self._parts():
-            for part in parts:
-                whole[part.index].extend(part)
-        choices = [self._choice(part) for part in whole]
+        async for _ in self._news():
+            pass
+        choices = [self._taken(choice) for choice in self.choices]
         return self.head | {"choices": choices, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
@@ -86,8 +87,8 @@ class Completion:
         with_usage = self.request.stream_options.include_usage
         end = {"usage": None} if with_usage else {}
         try:
-            async for parts in self._parts():
-                events = [self.head | {"choices": [self._choice(part)]} | end for part in parts]
+            async for choices in self._news():
+                events = [self.head | {"choices": [self._taken(each)]} | end for each in choices]
                 yield "".join(map(_event, events))
             if with_usage:
                 yield _event(self.head | {"choices": [], "usage": self._usage()})
@@ -95,14 +96,18 @@ class Completion:
             yield _event(error.content)
         yield "data: [DONE]\n\n"
 
-    async def _parts(self) -> AsyncIterator[list[ChoicePart]]:
-        """Yield the new text of the choices whenever there is some."""
+    async def _news(self) -> AsyncIterator[list[ChoiceText]]:
+        """Yield the choices that have new text, whenever there is some."""
         request, n = self.request, self.request.n
         if request.echo:
             scores = await self._scores()
-            yield [choice.echo(scores[choice.index // n]) for choice in self.choices]
+            for choice in self.choices:
+                await asyncio.to_thread(self._echo, choice, scores[choice.buffer.sample // n])
+            yield self.choices
         if request.max_tokens == 0:
-            yield [ChoicePart(choice.index, finish_reason="length") for choice in self.choices]
+            for choice in self.choices:
+                choice.part.finish_reason = "length"
+            yield self.choices
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
         texts = [
@@ -114,17 +119,25 @@ class Completion:
         pending = dict(zip(self.choices, tasks, strict=True))
         while pending:
             await self._arrival()
-            parts = []
+            changed = []
             for choice, task in list(pending.items()):
                 tokens, task.tokens = task.tokens, []
-                part = choice.add(tokens)
-                if part.finish_reason is not None:
+                choice.add(tokens)
+                if choice.part.finish_reason is not None:
                     task.count = 0
                     del pending[choice]
-                if part.tokens or part.finish_reason is not None:
-                    parts.append(part)
-            if parts:
-                yield parts
+                if choice.part.tokens or choice.part.finish_reason is not None:
+                    changed.append(choice)
+            if changed:
+                yield changed
+
+    def _echo(self, choice: ChoiceText, prompt: list[Token]) -> None:
+        """Begin a choice with its prompt."""
+        buffer = StopBuffer(choice.buffer.sample, (), len(prompt))
+        echo = ChoiceText(Detokenizer(self.model.vocabulary), buffer)
+        echo.add(prompt)
+        echo.part.finish_reason = None
+        choice.part, choice.offset = echo.part, echo.offset
 
     async def _scores(self) -> list[list[Token]]:
         """Return the tokens of each prompt, with log-probabilities if they are requested.
@@ -162,8 +175,9 @@ class Completion:
             if task.error is not None:
                 raise task.error
 
-    def _choice(self, part: ChoicePart) -> dict[str, Any]:
-        """Return a choice, or a part of one, as JSON."""
+    def _taken(self, choice: ChoiceText) -> dict[str, Any]:
+        """Return the part of a choice that was not yet sent, as JSON."""
+        part, choice.part = choice.part, ChoicePart()
         names, tokens, logprobs = self.model.vocabulary.names, part.tokens, None
         if self.request.logprobs is not None:
             logprobs = {
@@ -178,7 +192,7 @@ class Completion:
                 "text_offset": part.offsets,
             }
         return {
-            "index": part.index,
+            "index": choice.buffer.sample,
             "text": part.text,
             "logprobs": logprobs,
             "finish_reason": part.finish_reason,

@@ -52,7 +52,7 @@ class Guard:
 
     def _check(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.only_local and not is_loopback(_name(host)):
+        if self.only_local and not _is_local(host):
             raise Refusal(
                 403, f"Host {host:.100}: expected localhost or 127.0.0.1; use the printed address"
             )
@@ -75,18 +75,12 @@ class Guard:
         return secrets.compare_digest(sent, (self.token or "").encode())
 
 
-def is_loopback(name: str) -> bool:
-    """Return whether a host name or address always refers to the machine itself."""
+def _is_local(host: str) -> bool:
+    """Return whether a `Host` header always refers to the machine itself."""
     with suppress(ValueError):
-        return ipaddress.ip_address(name).is_loopback
-    return name == "localhost"
-
-
-def _name(host: str) -> str:
-    """Return the name in a `Host` header, without the port; empty if it is malformed."""
-    with suppress(ValueError):
-        return urlsplit(f"//{host}").hostname or ""
-    return ""
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    return False
 
 
 async def read_body(request: Request) -> bytes:

@@ -23,20 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """The model of one checkpoint.
-
-    Attributes:
-        checkpoint: the content of the checkpoint.
-        vocabulary: its characters and their ids.
-        generator: the generator of texts, which only the thread of the batch uses.
-        page: the page of `gpt export --to html`, as UTF-8; empty until it is needed.
-    """
+    """The model of one checkpoint."""
 
     def __init__(self, checkpoint: CheckpointData, device: str) -> None:
         self.checkpoint, self.vocabulary, self.page = checkpoint, checkpoint.vocabulary, b""
         engine = open_engine(checkpoint, device, MAX_TEXTS)
-        engine.select([0])  # for a text that nobody wants; it is replaced by the first texts
+        engine.select([0])  # for a text that the first texts replace
         unwanted = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
+        # only the thread of the batch uses it
         self.generator = Generator(engine, [unwanted], self.vocabulary.unknown_id)
 
     def encode(self, prompt: str | list[int]) -> list[int]:
@@ -67,6 +61,10 @@ class ServedRun:
         which: `best`, `last` or a step.
         device: the device to sample on, such as `auto`.
         checkpoint: the checkpoint to begin with.
+
+    Raises:
+        DeviceError: this machine does not have the device.
+        OutOfMemory: there is not enough memory to generate several texts.
     """
 
     def __init__(self, run: Path, which: str, device: str, checkpoint: CheckpointData) -> None:

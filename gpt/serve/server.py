@@ -1,18 +1,16 @@
 """Listen on a port, and serve a run until a signal arrives."""
 
 import errno
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 
 from gpt.errors import GPTError, UsageError
-from gpt.runs.format import CheckpointData
-from gpt.serve.app import make_app
+from gpt.serve.app import App
 from gpt.serve.batch import Batch
-from gpt.serve.guard import is_loopback
 from gpt.serve.served_run import ServedRun
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
@@ -31,23 +29,12 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    run: Path,
-    checkpoint: CheckpointData,
-    *,
-    which: str,
-    device: str,
-    host: str,
-    port: int,
-    token: str | None,
-    on_ready: Callable[[str], object],
+    run: ServedRun, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
 ) -> None:
     """Serve a run until SIGINT or SIGTERM, whose handler is called at the end.
 
     Args:
-        run: the folder of the run.
-        checkpoint: the checkpoint to begin with.
-        which: `best`, `last` or a step: which checkpoint to load when the run has a new one.
-        device: the device to sample on, such as `auto`.
+        run: the run.
         host: the address or name to listen on.
         port: the port to listen on; 0 for any that is free.
         token: the secret that each request must have; None if none is needed.
@@ -55,23 +42,21 @@ def serve(
 
     Raises:
         UsageError: `host` is not an address of this machine, or needs a token.
-        DeviceError: this machine does not have the device.
         GPTError: the port cannot be used.
-        OutOfMemory: there is not enough memory to generate several texts.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--host {host}: expected an address of this machine ({error})") from None
-    only_local = is_loopback(str(address[0]))
+    only_local = ipaddress.ip_address(address[0]).is_loopback
     if not only_local and token is None:
         raise UsageError(
             f"--host {host}: other machines could use the model; set a secret by --token or in "
             f"the environment variable GPT_TOKEN, or leave --host out"
         )
-    served, batch = ServedRun(run, which, device, checkpoint), Batch()
+    batch = Batch()
     config = uvicorn.Config(
-        make_app(served, batch, token, only_local),
+        App(run, batch, token, only_local),
         http="h11",
         ws="none",
         lifespan="off",
