@@ -386,7 +386,7 @@ def test_attend_shows_what_comes_from_counts_and_what_from_the_network(
     weight = counts.weights[:-1, -1].mean()
     assert code == 0
     assert " ".join(out.split()).endswith(
-        f"Network alone {found.losses.mean():.4f} nats per character, counts alone {alone:.4f}, "
+        f"With counts: network alone {found.losses.mean():.4f}, counts alone {alone:.4f}, "
         f"mixed {mixed:.4f} (mean weight of the network {weight:.2f})."
     )
     assert gpt("attend", tmp_path / "run")[0] == 0  # the val split is longer than 13 characters

@@ -395,6 +395,13 @@ def test_a_check_says_how_close() -> None:
     ]
 
 
+def test_the_outcome_of_a_check_stays_on_one_line() -> None:
+    """The number of `(equal within 3e-6)` was alone on a line."""
+    page = empty_page()
+    page.check("a" * 60 + " = y", torch.tensor([2.0]), torch.tensor([2.0 + 3e-6]))
+    assert "\n    (equal within 3e-6)\n" in render(page, 80)
+
+
 def test_another_gelu_is_not_equal_up_to_rounding() -> None:
     """The tolerance was 1e-4 to 1e-3: with erf in place of tanh every check of `block` passed."""
     page, x = empty_page(), torch.linspace(-3, 3, 101)
@@ -539,8 +546,8 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
         (["head", "--seed", "-1"], "--seed"),
         (["head", "--seed", str(2**64)], "--seed"),
         (["--run", "nowhere"], "--run: name a lesson too"),
-        (["follow"], "follow: name a trained run, with --run RUN"),
-        (["follow", "--write", "a.py"], "follow: name a trained run"),
+        (["follow"], "follow: this lesson shows a trained model; name its run with --run RUN"),
+        (["follow", "a", "--write", "a.py"], "follow: this lesson builds no model; leave out"),
         (["head", "--text", "fox"], "--text: name a trained run too, with --run"),
     ],
 )

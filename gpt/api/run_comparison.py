@@ -201,7 +201,7 @@ def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
     for name, text in texts.items():
         if text.isdisjoint(texts[first]):
             raise UsageError(
-                f"the val texts of {first} and {name} differ, or a text is missing and the "
-                f"recorded hashes of the whole texts differ, so their losses do not compare; "
-                f"expected runs of one val text. `gpt eval RUN TEXT` evaluates each on another text"
+                f"the val texts of {first} and {name} differ (or, if a text is missing, the whole "
+                f"texts), so their losses do not compare; expected runs with the same val text. "
+                f"`gpt eval RUN TEXT` measures each run on another text"
             )

@@ -26,7 +26,7 @@ def evaluate(
     stride: int | None = option(
         "N",
         "Predict each character from at least model.attention_window - N characters before it, in "
-        "windows that overlap; default windows that do not, as in training.",
+        "windows that overlap; default: windows that do not overlap, as in training.",
         min=1,
     ),
     by: list[str] | None = option(

@@ -33,7 +33,10 @@ log = logging.getLogger("gpt")
 
 def explain(
     lesson: Annotated[
-        str | None, typer.Argument(help="The lesson to show; without one, the lessons are listed.")
+        str | None,
+        typer.Argument(
+            metavar="LESSON", help="The lesson to show; without one, the lessons are listed."
+        ),
     ] = None,
     run_argument: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run, as --run RUN.")
@@ -94,8 +97,12 @@ def _check_request(
     for name, value in (("--run", run), ("--write", write)):
         if lesson is None and value is not None:
             raise UsageError(f"{name}: name a lesson too; there are {', '.join(LESSONS)}")
-    if lesson == FOLLOW and (run is None or write is not None):
-        raise UsageError(f"{FOLLOW}: name a trained run, with --run RUN, and leave out --write")
+    if lesson == FOLLOW and run is None:
+        raise UsageError(
+            f"{FOLLOW}: this lesson shows a trained model; name its run with --run RUN"
+        )
+    if lesson == FOLLOW and write is not None:
+        raise UsageError(f"{FOLLOW}: this lesson builds no model; leave out --write")
     if lesson not in [None, FOLLOW, *LESSONS]:
         near = difflib.get_close_matches(str(lesson).lower(), [*LESSONS, FOLLOW], n=1)
         meant = f"did you mean {near[0]}? The" if near else "the"

@@ -12,7 +12,7 @@ from gpt.status import phase
 def export(
     run: RunName = None,
     to: str = option("html|huggingface|gguf", "The format to write.", default=...),
-    out: Path = option("PATH", "The file to write; of huggingface, the folder.", default=...),
+    out: Path = option("PATH", "The file to write, or the folder for huggingface.", default=...),
     distill: bool = flag(
         "--distill", "First train a single model on the predictions of the ensemble RUN."
     ),

@@ -22,7 +22,7 @@ def train(
     ),
     minutes: float | None = option(
         "N",
-        "Train for N minutes, which counts the whole command. Default 5, unless --config or "
+        "Train until the whole command has taken N minutes. Default 5, unless --config or "
         "train.steps is given. With --resume, a finished run trains for N more minutes; for an "
         "interrupted run, N is the time of the whole run.",
     ),

@@ -73,7 +73,7 @@ def draw_head(
         if counts is not None:
             alone, mixed = counts.lens.losses.mean(-1).tolist()
             notes.append(
-                f"Network alone {loss:.4f} nats per {unit}, counts alone {alone:.4f}, mixed "
+                f"With counts: network alone {loss:.4f}, counts alone {alone:.4f}, mixed "
                 f"{mixed:.4f} (mean weight of the network {counts.weights[:-1, -1].mean():.2f})."
             )
     above, below = (

@@ -88,7 +88,10 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
             f"{report.bits_per_character:.3f} per character, {report.bits_per_byte:.3f} per byte",
         ),
         ("perplexity", f"{report.perplexity:.3f}"),
-        ("accuracy", f"{100 * report.accuracy:.1f} % of {unit}s are the most likely one"),
+        (
+            "accuracy",
+            f"{100 * report.accuracy:.1f} % of {unit}s are those predicted as most likely",
+        ),
         (
             "calibration",
             f"expected error {100 * report.calibration_error:.1f} %: the mean distance of the "
@@ -101,7 +104,8 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         adaptive = f"{report.adaptive_loss:.4f} nats per character, learning from the text"
         lines.append(("adaptive", adaptive))
     if references:
-        lines.append(("compared", f"{', '.join(references)}: {report.comparison}"))
+        given = f"{', '.join(references)}, each given the train split"
+        lines.append(("compared", f"{given}; the model is {report.comparison}"))
     if report.memorisation is not None:
         lines.append(("longest copy", report.memorisation.samples.longest_text))
         lines.append(("memorised", report.memorisation.verdict))

@@ -72,7 +72,7 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
         (
             "duplicates",
             f"{_percent(duplicates.share)} of {duplicates.scanned:,} characters of val are in "
-            f"lines of at least {MIN_LINE_CHARACTERS} that train has, too{longest}",
+            f"lines of {MIN_LINE_CHARACTERS} characters or more that are also in train{longest}",
         ),
     ]
     if trigram is not None:

@@ -12,7 +12,7 @@ from gpt.lessons.head import SHOWN_KEYS, attend
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT
-from gpt.text.display import symbol
+from gpt.text.display import in_one_line, symbol
 
 SHOWN_NUMBERS = 6  # numbers of a vector in a table
 
@@ -27,7 +27,8 @@ def explain_follow(page: Page, trained: Trained) -> None:
     model, ids = trained.model, trained.ids[0]
     logits, streams = run_with_streams(model, ids)
     T, last = len(ids), symbol(trained.characters[-1])
-    page.verbatim(f"In the model {trained.name}, on a text {trained.origin}: {trained.text!r}")
+    page.verbatim(f"In the model {trained.name}, on a text {trained.origin}:")
+    page.verbatim(in_one_line(trained.text))
     page.section("From a character to a vector")
     page.paragraph(f"""The last of its {T} {trained.vocabulary.unit}s is {last}. Its id is
         {int(ids[-1])} of {len(trained.vocabulary)}. The id selects a row of C = {model.config.C}

@@ -49,7 +49,8 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
     if "drawing" in part:
         return "\n".join([_fill(part["drawing"], width), *map(visible, part["lines"])])
     if "check" in part:
-        return _fill(f"{part['check']} ({_outcome(part)})", width, indent=4)
+        outcome = _outcome(part).replace(" ", "\xa0")  # no line ends within it
+        return _fill(f"{part['check']} ({outcome})", width, indent=4).replace("\xa0", " ")
     if "exercise" in part:
         run_again = f"Edit {part['edit']} and run again. --answer shows the answer."
         shown = f"Answer: {part['answer']}" if answer else run_again

@@ -114,6 +114,7 @@ def train_on_file(
     if end <= shape[1]:
         sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}; name a longer one")
     model = new_model(len(characters))
+    print(f"training for {steps:,} steps", file=sys.stderr)
     fit(model, ids[:end], shape, steps, rate)
     print(f"val loss {val_loss(model, ids[end:], shape[1]):.4f}")
     written = sample(model, ids[end : end + 1][None], 200, shape[1])

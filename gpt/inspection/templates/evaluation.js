@@ -79,7 +79,9 @@ function show(i) {
   find("surprise").textContent = t === 0 ? `The first ${data.unit} is not predicted.`
     : `probability ${percent(Math.exp(-nats))}, surprise ${nats.toFixed(2)} nats`;
   const row = (j) => {
-    const other = page.likely[i * data.k + j], p = page.p[i * data.k + j];
+    const other = page.likely[i * data.k + j];
+    // `nats` is more precise than `p`; the same probability is shown twice
+    const p = other === id ? Math.exp(-nats) : page.p[i * data.k + j];
     const item = element("li", other === id ? "actual" : "");
     const name = element("b", data.names[other] in data.signs ? "sign" : "", sign(other));
     const label = document.createElement("span");

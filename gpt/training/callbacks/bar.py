@@ -46,16 +46,20 @@ class ProgressBar(Callback):
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, log them, too."""
         self._latest |= metrics
+        if "val_loss" in metrics:  # the last evaluation, whose losses on a part are left out
+            self._latest = {k: x for k, x in self._latest.items() if "val_loss_part" not in k}
         latest, names = self._latest, SHOWN_METRICS.items()
-        shown = [f"{name} {latest[key]:.4f}" for key, name in names if key in latest]
-        name = "val_loss" if "val_loss" in metrics else "val_loss_part"
-        if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
-            shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
+        shown = {key: f"{name} {latest[key]:.4f}" for key, name in names if key in latest}
         if pace := latest.get("chars_per_s"):
-            shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
-        self._bar.set_description_str(", ".join(shown), refresh=False)
+            shown["chars_per_s"] = f"{tqdm.format_sizeof(pace)} chars/s"
+        on_bar = [text for key, text in shown.items() if not key.endswith("_network")]  # 80 columns
+        self._bar.set_description_str(", ".join(on_bar), refresh=False)
+        name = "val_loss" if "val_loss" in metrics else "val_loss_part"
         if name in metrics:
-            log.info("step %d: %s", step, ", ".join(shown))
+            losses = [*shown.values()]
+            if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
+                losses.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
+            log.info("step %d: %s", step, ", ".join(losses))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
         """Log the evaluation's warning, if any, and the first lines of its sample."""
