@@ -329,7 +329,7 @@ def test_tables_fit_the_terminal_and_name_what_a_conclusion_rests_on(
     tables = out[out.index("\n\n") :]  # without the names of runs
     assert max(map(len, tables.splitlines())) <= 80
     assert "left out, as the terminal is narrow: steps" in tables  # it was silent
-    assert "rests on the" in out and "characters, for these models" in out
+    assert "(see 95 % by " in out and "characters, for these models" in out
     code, out, err = gpt("compare", folder / "sweep", "--markdown")
     assert "| train.learning_rate | 0.001 | 0.004 |" in out
 

@@ -59,7 +59,7 @@ def serve(
         model = api.load(run, checkpoint, device)
 
     known = not model.vocabulary.outside("Once")
-    body = json.dumps({"prompt": "Once" if known else "", "max_tokens": 200, "temperature": 0.8})
+    body = json.dumps({"prompt": "Once" if known else "", "max_tokens": 200})
     secret = ' -H "Authorization: Bearer $GPT_TOKEN"' if token else ""
 
     def on_ready(url: str) -> None:

@@ -199,19 +199,19 @@ def _conclusion(
     if seeds is None:
         models = "the uncertainty is unknown"
         if text is not None and text.excludes_zero:
-            models = f"this model is {word} than that of row 1 (rests on the text)"
+            models = f"this model is {word} than that of row 1 (see 95 % by text)"
         elif text is not None:
-            models = "the text cannot tell the models apart (rests on the text)"
+            models = "the text cannot tell the models apart (see 95 % by text)"
         return f"{models}; the effect of the settings is open: {_advice(needed)}"
     if not seeds.excludes_zero:
         return (
-            f"open: other seeds may reverse the difference (rests on the seeds); {_advice(needed)}"
+            f"open: other seeds may reverse the difference (see 95 % by seeds); {_advice(needed)}"
         )
     if text is None:
-        return f"{word} than row 1 (rests on the seeds); on other text this is open"
+        return f"{word} than row 1 (see 95 % by seeds); on other text this is open"
     if text.excludes_zero:
-        return f"{word} than row 1, also on other text of this kind (rests on the seeds)"
-    return f"{word} than row 1 on this text (rests on the seeds); on other text this is open"
+        return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
+    return f"{word} than row 1 on this text (see 95 % by seeds); on other text this is open"
 
 
 def _advice(needed: int | None) -> str:
