@@ -17,14 +17,6 @@ LISTS = {  # messages about fields that are a list or one item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
-Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-
-
-class StreamOptions(BaseModel):
-    """Options of a streamed response."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    include_usage: bool = False
 
 
 def _listed(value: Any) -> Any:
@@ -53,11 +45,11 @@ class CompletionRequest(BaseModel):
     min_p: Probability = 0.0  # not in OpenAI's API
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    seed: Int64 | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1)
     stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: dict[str, bool] = {}  # of which `include_usage` has an effect
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored

@@ -13,7 +13,7 @@ from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.batch import MAX_ADMITTED, Batch, TextTask, Token
-from gpt.serve.choice_text import ChoicePart, ChoiceText
+from gpt.serve.choice_text import ChoiceText
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedModel
@@ -84,7 +84,7 @@ class Completion:
 
     async def events(self) -> AsyncIterator[str]:
         """Yield the response as server-sent events, while it is generated."""
-        with_usage = self.request.stream_options.include_usage
+        with_usage = self.request.stream_options.get("include_usage")
         end = {"usage": None} if with_usage else {}
         try:
             async for choices in self._news():
@@ -106,7 +106,7 @@ class Completion:
             yield self.choices
         if request.max_tokens == 0:
             for choice in self.choices:
-                choice.part.finish_reason = "length"
+                choice.finish_reason = "length"
             yield self.choices
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
@@ -123,10 +123,10 @@ class Completion:
             for choice, task in list(pending.items()):
                 tokens, task.tokens = task.tokens, []
                 choice.add(tokens)
-                if choice.part.finish_reason is not None:
+                if choice.finish_reason is not None:
                     task.count = 0
                     del pending[choice]
-                if choice.part.tokens or choice.part.finish_reason is not None:
+                if choice.tokens or choice.finish_reason is not None:
                     changed.append(choice)
             if changed:
                 yield changed
@@ -136,8 +136,8 @@ class Completion:
         buffer = StopBuffer(choice.buffer.sample, (), len(prompt))
         echo = ChoiceText(Detokenizer(self.model.vocabulary), buffer)
         echo.add(prompt)
-        echo.part.finish_reason = None
-        choice.part, choice.offset = echo.part, echo.offset
+        choice.text, choice.tokens, choice.offsets = echo.text, echo.tokens, echo.offsets
+        choice.offset = echo.offset
 
     async def _scores(self) -> list[list[Token]]:
         """Return the tokens of each prompt, with log-probabilities if they are requested.
@@ -177,8 +177,9 @@ class Completion:
 
     def _taken(self, choice: ChoiceText) -> dict[str, Any]:
         """Return the part of a choice that was not yet sent, as JSON."""
-        part, choice.part = choice.part, ChoicePart()
-        names, tokens, logprobs = self.model.vocabulary.names, part.tokens, None
+        text, tokens, offsets = choice.text, choice.tokens, choice.offsets
+        choice.text, choice.tokens, choice.offsets = "", [], []
+        names, logprobs = self.model.vocabulary.names, None
         if self.request.logprobs is not None:
             logprobs = {
                 "tokens": [names[token.id] for token in tokens],
@@ -189,13 +190,13 @@ class Completion:
                     else {names[id_]: log_p for id_, log_p in token.likely.items()}
                     for token in tokens
                 ],
-                "text_offset": part.offsets,
+                "text_offset": offsets,
             }
         return {
             "index": choice.buffer.sample,
-            "text": part.text,
+            "text": text,
             "logprobs": logprobs,
-            "finish_reason": part.finish_reason,
+            "finish_reason": choice.finish_reason,
         }
 
     def _usage(self) -> dict[str, int]:
