@@ -110,12 +110,13 @@ class Completion:
             yield self.choices
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
+        rules = request.rules
         texts = [
-            GrowingText(prompt or encode_prompt("", self.model.vocabulary), source, request.rules)
+            GrowingText(prompt or encode_prompt("", self.model.vocabulary), source, rules)
             for prompt in self.prompts
             for source in sample_sources(seed, range(n))
         ]
-        tasks = self._begin(texts, [request.max_tokens] * len(texts))
+        tasks = self._begin(texts)
         pending = dict(zip(self.choices, tasks, strict=True))
         while pending:
             await self._arrival()
@@ -150,19 +151,19 @@ class Completion:
         scored = [(row, ids) for row, ids in enumerate(self.prompts) if len(ids) > 1]
         source = sample_sources(0, [0])[0]  # no number is drawn
         texts = [GrowingText(ids[:1], source, PLAIN, deque(ids[1:])) for _, ids in scored]
-        tasks = self._begin(texts, [len(ids) - 1 for _, ids in scored])
+        tasks = self._begin(texts)
         for (row, ids), task in zip(scored, tasks, strict=True):
             while len(task.tokens) < len(ids) - 1:
                 await self._arrival()
             tokens[row][1:] = task.tokens
         return tokens
 
-    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> list[TextTask]:
-        """Begin to append `counts` ids to `texts`."""
-        likely = self.request.logprobs
+    def _begin(self, texts: Sequence[GrowingText]) -> list[TextTask]:
+        """Begin to score the ids that are given with `texts`, or to generate if there are none."""
+        count, likely = self.request.max_tokens, self.request.logprobs
         self._tasks = [
-            TextTask(self.model, text, count, likely, self._changed)
-            for text, count in zip(texts, counts, strict=True)
+            TextTask(self.model, text, len(text.given) or count, likely, self._changed)
+            for text in texts
         ]
         self.batch.submit(self._tasks)
         return self._tasks
@@ -185,9 +186,7 @@ class Completion:
                 "tokens": [names[token.id] for token in tokens],
                 "token_logprobs": [token.log_probability for token in tokens],
                 "top_logprobs": [
-                    None
-                    if token.likely is None
-                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
+                    token.likely and {names[id_]: log_p for id_, log_p in token.likely.items()}
                     for token in tokens
                 ],
                 "text_offset": offsets,
