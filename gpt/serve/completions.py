@@ -186,7 +186,9 @@ class Completion:
                 "tokens": [names[token.id] for token in tokens],
                 "token_logprobs": [token.log_probability for token in tokens],
                 "top_logprobs": [
-                    token.likely and {names[id_]: log_p for id_, log_p in token.likely.items()}
+                    None
+                    if token.likely is None
+                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
                     for token in tokens
                 ],
                 "text_offset": offsets,
