@@ -33,7 +33,7 @@ from gpt.counts.mixture import Mixture
 from gpt.errors import Unreadable
 from gpt.text.vocabulary import Vocabulary
 
-FORMAT = 5  # version of the layout
+FORMAT = 6  # version of the layout
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 COUNTS = "counts.safetensors"  # only with `model.counts`
 CONFIG, VOCABULARY, TRAINING = "config.json", "vocabulary.json", "training.json"
