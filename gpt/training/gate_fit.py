@@ -91,11 +91,16 @@ class GateFit:
         with torch.inference_mode():
             logits = [segmented(model, x[None].to(device))[0] for x, _ in self.windows]
             network = torch.cat(logits).float().log_softmax(-1)  # (n, V)
-        gate = self._fit(network, self.experts.size, self.features, EPOCHS)
-        sampling_gate, train = gate, self.experts.of_train
-        if train.size < self.experts.size:
-            kept = [*range(train.features - 1), -1]  # the last feature is the position
-            sampling_gate = self._fit(network, train.size, self.features[:, kept], SAMPLING_EPOCHS)
+        train = self.experts.of_train
+        kept = [*range(train.features - 1), -1]  # the last feature is the position
+        with ThreadPoolExecutor(2) as pool:
+            fits = [
+                pool.submit(self._fit, network, self.experts.size, self.features, EPOCHS),
+                pool.submit(
+                    self._fit, network, train.size, self.features[:, kept], SAMPLING_EPOCHS
+                ),
+            ]
+            gate, sampling_gate = (each.result() for each in fits)
         mixture = Mixture(self.experts, gate, sampling_gate, self.T)
         self._fitted = step, mixture
         return mixture
