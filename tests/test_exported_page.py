@@ -194,7 +194,7 @@ def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes: Chrome)
 
 
 def test_who_shares_the_text_with_the_page_is_told(
-    run: Path, gpt: Callable[..., tuple[int, str, str]]
+    page: Chrome, run: Path, gpt: Callable[..., tuple[int, str, str]]
 ) -> None:
     """The page of a run with n-gram counts contains its training text, which nobody was told."""
     code, _, err = gpt("export", run, "--to", "html", "--out", "again.html")
