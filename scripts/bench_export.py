@@ -42,7 +42,7 @@ RANDOM_VAL_IDS = 3000  # ids of a random val text, with which these models are r
 SPEED_CHARACTERS = 600  # characters of a timed sample; its context is cut twice
 REPEATS = 3  # samples with WebAssembly; the fastest counts: other programs only slow it down
 TEXTS, TEXT_CHARACTERS = 20, 100  # whose logits are compared
-SCORED_CHARACTERS = 10_000  # of the val split
+SCORED_CHARACTERS = 10_000  # characters of val whose loss is compared
 SAMPLED_CHARACTERS = 500
 TIMEOUT_S = 600  # longest time of a request
 

@@ -22,7 +22,7 @@ from statistics import median
 import psutil
 from bench_sampling import SHAPES, untrained_run
 
-CHARACTERS = 500  # of each text
+CHARACTERS = 500  # length of each text
 CLIENTS = (1, 2, 4, 8, 16)
 REPEATS = 3
 SIMULTANEOUS = 50  # clients of the last measurement, of which none may be lost

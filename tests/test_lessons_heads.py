@@ -201,7 +201,7 @@ def test_a_trained_models_losses_are_shown_where_there_is_a_next_character(text:
 
 
 def test_the_notebooks_figures_of_column_0_and_row_0() -> None:
-    """Of BatchNorm and of LayerNorm: each normalises what the other does not."""
+    """BatchNorm normalises what LayerNorm does not, and the reverse."""
     values = table("normalization", "mean and standard deviation")
     printed = [[f"{abs(x):.4f}" for x in row] for row in values]
     assert printed == [

@@ -73,7 +73,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield the slices to count: the whole text, or evenly spread parts of it."""
+    """Yield slices of the text: one that covers it, or evenly spread parts of a long text."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

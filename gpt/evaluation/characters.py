@@ -36,7 +36,7 @@ class Finding:
     name: str
     count: int  # number of occurrences
     position: int  # of the first occurrence, in characters, from 0
-    line: int  # of the first occurrence, from 1
+    line: int  # line number of the first occurrence, from 1
     excerpt: str
 
 

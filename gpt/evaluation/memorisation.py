@@ -58,7 +58,7 @@ class MemorisationReport:
     prefix: int  # ids of each prefix in `train` and `unseen`
     continuation: int  # ids of each continuation
     samples: Copying  # of texts that the model wrote
-    human: Copying  # of the evaluated text
+    human: Copying  # what the evaluated text copies
     train: Recall  # of the train split
     unseen: Recall  # of the evaluated text
     memorised: bool

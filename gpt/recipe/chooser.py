@@ -81,7 +81,7 @@ class Chooser:
         corpus: Corpus,
         speed: Speed,
         base: Config,
-        minutes: float,  # of the whole command
+        minutes: float,  # time for the whole command
         repeats: bool | None,  # whether heads should learn to copy; None = measure the text
         ranks: Ranks = SINGLE,  # they divide each batch and each evaluation
     ) -> None:

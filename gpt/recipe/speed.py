@@ -41,7 +41,7 @@ LARGE_ENSEMBLES = (12, 16, 24, 32)  # the same, only on an accelerator
 class Pace:
     """Speed of a model, in seconds per character."""
 
-    train_s: float  # of a whole training step, divided by its number of characters
+    train_s: float  # seconds of a training step, divided by its number of characters
     evaluation_s: float  # to score a character
 
 

@@ -62,7 +62,7 @@ class SweepRun:
 class SweepResult:
     """Results of the runs that differ only by seed. Losses are in nats per character."""
 
-    values: dict[str, str]  # of the settings that the sweep varies
+    values: dict[str, str]  # value of each setting that the sweep varies
     mean: float | None  # of the val losses; None if unknown
     standard_error: float | None
     runs: list[SweepRun]

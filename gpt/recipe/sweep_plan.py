@@ -29,8 +29,8 @@ MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the n
 class Combination:
     """One value of each setting that a sweep varies: the overrides for one run."""
 
-    name: str  # of the run's folder, such as `lr-1e-3,seed-1337`
-    values: dict[str, str]  # of the settings that the sweep varies, as typed
+    name: str  # name of the run's folder, such as `lr-1e-3,seed-1337`
+    values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     changes: list[Override]  # all overrides, also those that are the same in all runs
 
 
@@ -120,8 +120,8 @@ class PlannedRun(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
-    name: str  # of the run's folder
-    values: dict[str, str]  # of the settings that the sweep varies, as typed
+    name: str  # name of the run's folder
+    values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     asked: Config  # the config as the command gives it; settings may be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
     config: Config = Config()  # to train with, including what gpt has chosen

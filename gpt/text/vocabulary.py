@@ -165,7 +165,7 @@ class CharacterCounts:
 
     def __init__(self) -> None:
         self.total = 0  # number of characters
-        self.counts = np.zeros(CODE_POINTS, np.int64)  # of each code point
+        self.counts = np.zeros(CODE_POINTS, np.int64)  # occurrences of each code point
 
     def add(self, chunk: bytes) -> None:
         """Add the characters of `chunk` to the counts."""
