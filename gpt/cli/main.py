@@ -186,7 +186,8 @@ class _Notices(logging.Handler):
                 sys.stderr.write("\r\x1b[K")
                 self._shows_status = False
             if record.name != status.log.name or not (in_terminal or ended):
-                tqdm.write(wrapped(notice, sys.stderr), file=sys.stderr)
+                # one write, so that a message of a signal handler cannot split the line
+                tqdm.write(f"{wrapped(notice, sys.stderr)}\n", file=sys.stderr, end="")
             elif not ended:
                 sys.stderr.write(f"\r{disp_trim(notice, terminal_width() - 1)}\x1b[K")
                 self._shows_status = True
