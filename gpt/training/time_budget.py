@@ -98,7 +98,9 @@ class Stopwatch:
             mixture = replace(mixture, T=min(mixture.T, PROBE_WINDOW))
             count = mixture.T * torch.get_num_threads()
         part = val[: count + 1]
-        score_s = self.time(partial(evaluate, update.model, part, mixture=mixture), ranks)
+        score = partial(evaluate, update.model, part, mixture=mixture)
+        score()  # the first call is several times slower with the counts of a long text
+        score_s = self.time(score, ranks)
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
