@@ -28,11 +28,11 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 from gpt import api
-from gpt.evaluation.adaptive_loss import adaptive_loss
-from gpt.evaluation.bootstrap import BlockSums
 from gpt.evaluation.evaluation_report import evaluate_text
+from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import Units, evaluate, scored_val
 from gpt.evaluation.scored_text import ScoredText
+from gpt.evaluation.scores import adaptive_loss
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.evaluation.attention_weights import blocks_of
 from gpt.evaluation.head_analysis import (
     analyze_text,
+    blocks_of,
     induction_score,
     logit_lens,
     losses_without_heads,

@@ -14,16 +14,16 @@ from scipy import stats
 from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
-from gpt.evaluation.bootstrap import BlockSums
-from gpt.evaluation.scored_text import val_text
-from gpt.evaluation.scores import score_text
-from gpt.evaluation.student import (
+from gpt.evaluation.intervals import (
     POWER,
+    BlockSums,
     StudentInterval,
     paired_interval,
     seeds_needed,
     welch_interval,
 )
+from gpt.evaluation.scored_text import val_text
+from gpt.evaluation.scores import score_text
 from gpt.inspection.curves_picture import draw_curves
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
 from gpt.runs.curves import read_curve, read_nanogpt_log

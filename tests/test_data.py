@@ -22,11 +22,10 @@ from gpt import api
 from gpt.config.schema import DataConfig
 from gpt.counts.kneser_ney import KneserNey
 from gpt.counts.ngram_counts import count_ngrams
-from gpt.evaluation import baselines, characters, duplicates
+from gpt.evaluation import baselines, characters, text_report
 from gpt.evaluation.baselines import ngram_loss
-from gpt.evaluation.characters import CountedText, rare_characters
-from gpt.evaluation.duplicates import find_duplicates
-from gpt.evaluation.suspicious import find_suspicious
+from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
+from gpt.evaluation.text_report import find_duplicates
 from gpt.inspection.text_views import text_page, text_table
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -183,7 +182,7 @@ def random_text(size: int, seed: int) -> str:
 def test_lines_of_val_that_train_has_are_found_wherever_a_part_ends(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duplicates, "TRAIN_PART_IDS", size)
+    monkeypatch.setattr(text_report, "TRAIN_PART_IDS", size)
     lines = [random_text(211, seed).replace("\n", " ") for seed in range(40)]
     twice = [lines[3], lines[17], "short", lines[17][:59]]
     text = "\n".join([*lines, *twice, "end"])

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from gpt import api
-from gpt.evaluation.adaptive_loss import adaptive_loss
-from gpt.evaluation.bootstrap import BlockSums
+from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import evaluate
-from gpt.evaluation.scores import score_text
+from gpt.evaluation.scores import adaptive_loss, score_text
 from gpt.model.transformer import GPT
 from gpt.model.windows import mixed
 from gpt.text import batches

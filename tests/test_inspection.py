@@ -20,8 +20,15 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
-from gpt.evaluation.attention_weights import Attention, attend, attend_text
-from gpt.evaluation.head_analysis import AttentionAnalysis, CountsAnalysis, LogitLens, analyze_text
+from gpt.evaluation.head_analysis import (
+    Attention,
+    AttentionAnalysis,
+    CountsAnalysis,
+    LogitLens,
+    analyze_text,
+    attend,
+    attend_text,
+)
 from gpt.inspection.attention_page import attention_page
 from gpt.inspection.attention_picture import draw, png
 from gpt.inspection.attention_terminal import draw_head

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt import api
-from gpt.evaluation.substrings import COPY_LENGTHS, find_copies
+from gpt.evaluation.memorisation import COPY_LENGTHS, find_copies
 from tests.conftest import PANGRAM, small
 
 Gpt = Callable[..., tuple[int, str, str]]

@@ -27,7 +27,7 @@ from tqdm.utils import disp_len
 
 from gpt.config.schema import values
 from gpt.distributed.ranks import SINGLE
-from gpt.evaluation.attention_weights import attend
+from gpt.evaluation.head_analysis import attend
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible

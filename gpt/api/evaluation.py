@@ -81,7 +81,7 @@ def evaluate(
             surprise=surprise,
         )
     if dynamic:
-        from gpt.evaluation.adaptive_loss import adaptive_loss
+        from gpt.evaluation.scores import adaptive_loss
 
         with phase("scoring the text with a model that learns from it"), default_modes():
             loss = adaptive_loss(module, scored.ids, scored.vocabulary, mixture)

@@ -13,8 +13,7 @@ from gpt.text.normalizer import normalized
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.evaluation.attention_weights import Attention
-    from gpt.evaluation.head_analysis import AttentionAnalysis
+    from gpt.evaluation.head_analysis import Attention, AttentionAnalysis
     from gpt.model.ensemble import LanguageModel
     from gpt.runs.format import CheckpointData
     from gpt.sampling.stopping import Chunk
@@ -266,7 +265,7 @@ class Model:
             OutOfMemory: the weights would take more memory than is free.
         """
         from gpt.device import default_modes
-        from gpt.evaluation.attention_weights import attend_text
+        from gpt.evaluation.head_analysis import attend_text
         from gpt.model.ensemble import members_of
 
         with default_modes():

@@ -1,12 +1,10 @@
-"""Break the loss of a text down by a property of its characters.
-
-n: number of consecutive scored ids.
-"""
+"""Break the loss of a text down by a property of its characters, such as their script."""
 
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,33 +31,30 @@ class Group:
     accuracy: float  # fraction of ids with the highest probability
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Part of a text: n ids whose losses are known, and up to MARGIN ids on both sides of them."""
-
-    points: Values  # code point of each id's character
-    begins: NDArray[np.bool_]  # whether each id is the first of its character
-    scored: slice  # selects the n ids with losses from `points` and `begins`
-    contexts: Values  # (n,) number of ids from which each of these n ids was predicted
-
-
 class Breakdown:
-    """Sums of the losses of a text by one of PROPERTIES of its characters, such as their script."""
+    """Sums of the losses of a text by one of LABELS, a property of its characters."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
-        self.ids, self.vocabulary = ids, vocabulary
-        self._values, self._label = PROPERTIES[property_]
+        self.property_, self.ids, self.vocabulary = property_, ids, vocabulary
         self._sums: dict[int, Sums] = {}
 
     def add(self, scores: Scores) -> None:
-        """Add the losses of the consecutive ids in `scores` to the sums."""
-        start, end = scores.start, scores.start + len(scores.losses)
+        """Add the losses of the n consecutive ids in `scores` to the sums."""
+        start, n = scores.start, len(scores.losses)
         before = min(start, MARGIN)
-        points, begins = characters_of(self.ids[start - before : end + MARGIN], self.vocabulary)
-        scored = slice(before, before + end - start)
-        values = self._values(Stretch(points, begins, scored, scores.contexts))
+        points, begins = characters_of(
+            self.ids[start - before : start + n + MARGIN], self.vocabulary
+        )
+        scored = slice(before, before + n)
+        match self.property_:
+            case "position":
+                values = np.log2(scores.contexts).astype(np.int64)
+            case "word-length":
+                values = word_lengths(points, begins)[scored]
+            case _:
+                values = points[scored]
         found, places = np.unique(values, return_inverse=True)
-        columns = (begins[scored], np.ones(end - start), scores.losses, scores.hits)
+        columns = (begins[scored], np.ones(n), scores.losses, scores.hits)
         sums = [np.bincount(places, column) for column in columns]
         for value, row in zip(found.tolist(), np.stack(sums, 1), strict=True):
             self._sums[value] = self._sums.get(value, NOTHING) + row
@@ -71,7 +66,7 @@ class Breakdown:
         """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
-            label = self._label(value)
+            label = LABELS[self.property_](value)
             merged[label] = merged.get(label, NOTHING) + self._sums[value]
         return [
             Group(label, int(characters), nats / max(characters, 1), hits / ids)
@@ -82,51 +77,28 @@ class Breakdown:
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
     """Return the code point of each id's character, and whether the id is the character's first.
 
-    If ids are bytes, all bytes of a character have its code point. The code points of bytes that
-    are not UTF-8 have no meaning.
+    If ids are bytes, all bytes of a character have its code point, or that of U+FFFD if they are
+    not UTF-8.
     """
     begins = vocabulary.begins(ids)
     if not vocabulary.is_bytes:
-        return code_points("".join(vocabulary.names))[ids].astype(np.int64), begins
-    begins[:1] = True
-    sizes = 1 + (ids >= 0xC0) + (ids >= 0xE0).astype(int) + (ids >= 0xF0)
-    points = ids & np.array([0, 0x7F, 0x1F, 0x0F, 0x07])[sizes]
-    padded = np.append(ids, [0, 0, 0]).astype(np.int64)
-    for place in (1, 2, 3):
-        following = padded[place : place + len(ids)] & 0x3F
-        points = np.where(sizes > place, points << 6 | following, points)
-    firsts = np.maximum.accumulate(np.where(begins, np.arange(len(ids)), 0))
-    is_valid = (points < 0x110000) & ((points < 0xD800) | (points > 0xDFFF))
-    return np.where(is_valid, points, ord(REPLACEMENT))[firsts], begins
+        return code_points(vocabulary.decode(ids)).astype(np.int64), begins
+    begins[:1] = True  # even if it is within a character
+    content, ends = ids.tobytes(), [*np.flatnonzero(begins).tolist(), len(ids)]
+    points = [ord(content[a:b].decode(errors="replace")[0]) for a, b in pairwise(ends)]
+    return np.array(points)[np.cumsum(begins) - 1], begins
 
 
-def _position(stretch: Stretch) -> Values:
-    return np.log2(stretch.contexts).astype(np.int64)
+def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
+    """Return the length of the word around each id, at most LONG_WORD; 0 between words.
 
-
-def _position_label(exponent: int) -> str:
-    low, high = 2**exponent, 2 ** (exponent + 1) - 1
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _code_point(stretch: Stretch) -> Values:
-    return stretch.points[stretch.scored]
-
-
-def _word_length(stretch: Stretch) -> Values:
-    """Return the length of the word around each scored id, at most LONG_WORD; 0 between words."""
-    distinct, places = np.unique(stretch.points, return_inverse=True)
+    `points` and `begins` are what `characters_of` returns.
+    """
+    distinct, places = np.unique(points, return_inverse=True)
     in_word = np.array([_is_in_word(point) for point in distinct.tolist()])[places]
     begins_run = np.diff(in_word, prepend=~in_word[:1])
-    lengths = np.add.reduceat(stretch.begins.astype(np.int64), np.flatnonzero(begins_run))
-    around = lengths[np.cumsum(begins_run) - 1]
-    return np.where(in_word, np.minimum(around, LONG_WORD), 0)[stretch.scored]
-
-
-def _word_length_label(length: int) -> str:
-    if length == 0:
-        return "between words"
-    return f"{length} or more" if length == LONG_WORD else str(length)
+    lengths = np.add.reduceat(begins.astype(np.int64), np.flatnonzero(begins_run))
+    return np.where(in_word, np.minimum(lengths, LONG_WORD)[np.cumsum(begins_run) - 1], 0)
 
 
 @cache
@@ -149,10 +121,21 @@ def script_of(point: int) -> str:
     return unicodedata.name(character, "unnamed").split()[0].capitalize()
 
 
-PROPERTIES: dict[str, tuple[Callable[[Stretch], Values], Callable[[int], str]]] = {
-    "position": (_position, _position_label),
-    "script": (_code_point, script_of),
-    "word-length": (_word_length, _word_length_label),
-    "character": (_code_point, chr),
+def _position_label(exponent: int) -> str:
+    low, high = 2**exponent, 2 ** (exponent + 1) - 1
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _word_length_label(length: int) -> str:
+    if length == 0:
+        return "between words"
+    return f"{length} or more" if length == LONG_WORD else str(length)
+
+
+LABELS: dict[str, Callable[[int], str]] = {
+    "position": _position_label,
+    "script": script_of,
+    "word-length": _word_length_label,
+    "character": chr,
 }
-"""For each property: functions that return its value for each scored id, and a value's label."""
+"""For each property by which a loss can be broken down, a function that names a value."""

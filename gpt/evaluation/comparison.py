@@ -15,7 +15,7 @@ from statistics import fmean, variance
 from typing import Any, Literal
 
 from gpt.errors import counted
-from gpt.evaluation.student import (
+from gpt.evaluation.intervals import (
     SeedMean,
     StudentInterval,
     paired_interval,

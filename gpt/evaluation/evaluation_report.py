@@ -9,15 +9,96 @@ import numpy as np
 from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError, counted
 from gpt.evaluation.baselines import ReferenceLoss, comparison, reference_losses
-from gpt.evaluation.bootstrap import BlockSums, Interval
-from gpt.evaluation.breakdown import PROPERTIES, Breakdown, Group
-from gpt.evaluation.calibration import Calibration, CalibrationBin
+from gpt.evaluation.breakdown import LABELS, Breakdown, Group
+from gpt.evaluation.intervals import BlockSums, Interval
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import score_text, window_stride
-from gpt.evaluation.surprise import ALTERNATIVES, Surprise
+from gpt.evaluation.scores import Scores, score_text, window_stride
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
+from gpt.text.vocabulary import Ids, Vocabulary
+
+BINS = 10  # number of ranges of probability, of equal width, in the reliability diagram
+ALTERNATIVES = 5  # number of likely ids that a Surprise keeps at each id
+MAX_SURPRISES = 2**20  # largest number of ids that a Surprise keeps, the first ones of a text
+MAX_MILLINATS = 2**16 - 1  # largest loss that a Surprise keeps, in thousandths of a nat
+SQUARE_ROOT_OF_1 = 255  # stored value of the probability 1
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Predictions whose most likely id has a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    ids: int
+    probability: float  # mean probability of the most likely id
+    accuracy: float  # fraction of ids at which it is right
+
+
+class Calibration:
+    """How often the most likely id is right, compared with its probability (arXiv:1706.04599)."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros((BINS, 3))  # ids, probability, hits
+
+    def add(self, scores: Scores) -> None:
+        """Add the predictions in `scores` to the statistics."""
+        p = scores.probabilities[:, 0]
+        bins = np.minimum((p * BINS).astype(np.int64), BINS - 1)
+        columns = np.stack([np.ones(len(p)), p, scores.hits])
+        self._sums += np.stack([np.bincount(bins, column, BINS) for column in columns], 1)
+
+    @property
+    def bins(self) -> list[CalibrationBin]:
+        """The ranges of probability that contain a prediction, in ascending order."""
+        return [
+            CalibrationBin(i / BINS, (i + 1) / BINS, int(ids), p / ids, hits / ids)
+            for i, (ids, p, hits) in enumerate(self._sums.tolist())
+            if ids
+        ]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of ids at which the most likely id is right."""
+        ids, _, hits = self._sums.sum(0).tolist()
+        return float(hits / ids)
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: |probability - accuracy|, averaged over the ids' bins."""
+        ids, p, hits = self._sums.T
+        return float(np.abs(p - hits).sum() / ids.sum())
+
+
+class Surprise:
+    """Losses and most likely ids at the first ids of a text, rounded to save memory.
+
+    They are 0 for the first id, which is not predicted. n: number of ids, k: number of likely ids.
+    """
+
+    def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
+        self.vocabulary, self.ids = vocabulary, ids[:MAX_SURPRISES]
+        n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
+        self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
+        self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
+        self.roots = np.zeros((n, k), np.uint8)  # square roots of their probabilities, times 255
+
+    def add(self, scores: Scores) -> None:
+        """Store the losses and likely ids of the consecutive ids in `scores`."""
+        part = slice(scores.start, scores.start + len(scores.losses))
+        n = len(self.ids[part])  # the text may be longer than what is kept
+        self.millinats[part] = np.minimum(1000 * scores.losses[:n], MAX_MILLINATS).round()
+        self.likely[part] = scores.likely[:n]
+        self.roots[part] = (SQUARE_ROOT_OF_1 * np.sqrt(scores.probabilities[:n])).round()
+
+    def curve(self, points: int) -> list[float]:
+        """Return the mean losses, in nats per id, of about `points` equal parts of the text."""
+        losses = self.millinats[1:]
+        starts = np.unique(np.arange(points) * len(losses) // points)
+        sums = np.add.reduceat(losses, starts, dtype=np.float64)
+        means: list[float] = (sums / np.diff(starts, append=len(losses)) / 1000).tolist()
+        return means
 
 
 @dataclass(frozen=True)
@@ -67,7 +148,7 @@ def evaluate_text(
         text: the text.
         mixture: n-gram counts to mix with the network's predictions; None for the network alone.
         stride: the ids from one input of the network to the next; None if inputs do not overlap.
-        by: the properties by which to break the loss down, keys of PROPERTIES.
+        by: the properties by which to break the loss down, keys of LABELS.
         surprise: whether to report the loss and the likely characters at each id.
 
     Raises:
@@ -78,52 +159,48 @@ def evaluate_text(
         setting = "model.T" if context == T else "model.attention_window"
         raise UsageError(f"--stride: expected 1 to {setting} = {context}, got {stride}")
     for property_ in by:
-        if property_ not in PROPERTIES:
-            raise UsageError(f"--by: expected {' | '.join(PROPERTIES)}, got {property_}")
-    units, n, unit = text.units, text.units.ids, text.vocabulary.unit
-    blocks, calibration = BlockSums(n), Calibration()
-    breakdowns = {name: Breakdown(name, text.ids, text.vocabulary) for name in dict.fromkeys(by)}
-    each_id = Surprise(text.ids, text.vocabulary) if surprise else None
-    accumulators: list[Calibration | Breakdown | Surprise] = [calibration, *breakdowns.values()]
-    if each_id is not None:
-        accumulators.append(each_id)
-    hits, k = 0, ALTERNATIVES if surprise else 1
-    with phase(f"scoring {counted(n, unit)}"):
-        for scores in score_text(
-            model, text.ids, text.vocabulary, mixture=mixture, stride=stride, k=k
-        ):
+        if property_ not in LABELS:
+            raise UsageError(f"--by: expected {' | '.join(LABELS)}, got {property_}")
+    ids, vocabulary, units = text.ids, text.vocabulary, text.units
+    blocks, calibration = BlockSums(units.ids), Calibration()
+    breakdowns = {name: Breakdown(name, ids, vocabulary) for name in by}
+    surprises = [Surprise(ids, vocabulary)] if surprise else []
+    accumulators: list[Calibration | Breakdown | Surprise]
+    accumulators = [calibration, *breakdowns.values(), *surprises]
+    k = ALTERNATIVES if surprise else 1
+    with phase(f"scoring {counted(units.ids, vocabulary.unit)}"):
+        for scores in score_text(model, ids, vocabulary, mixture=mixture, stride=stride, k=k):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
-            hits += int(np.count_nonzero(scores.hits))
             for each in accumulators:
                 each.add(scores)
-    loss = float(blocks.sums.sum()) / n
-    per_character, interval = units.per_character(loss), blocks.interval()
+    loss = float(blocks.sums.sum()) / units.ids
+    per_character = units.per_character(loss)
     references = []
     if text.train is not None:
         with phase("compressing the text, and counting its n-grams"):
-            scale = n / units.characters
-            references = reference_losses(text.train, text.ids, text.vocabulary, scale)
+            scale = units.ids / units.characters
+            references = reference_losses(text.train, ids, vocabulary, scale)
     return EvaluationReport(
         text=text.name,
-        rule=rule(T, context, stride, window_stride(T, stride, mixture), unit),
-        unit=unit,
-        ids=n,
+        rule=rule(T, context, stride, window_stride(T, stride, mixture), vocabulary.unit),
+        unit=vocabulary.unit,
+        ids=units.ids,
         characters=units.characters,
         bytes=units.bytes,
         outside=text.outside,
         loss=loss,
         loss_per_character=per_character,
-        interval=interval and interval.scaled(per_character / loss),
+        interval=blocks.interval(per_character / loss),
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
         perplexity=math.exp(per_character),
-        accuracy=hits / n,
+        accuracy=calibration.accuracy,
         calibration_error=calibration.error,
         calibration=calibration.bins,
         references=references,
         comparison=comparison(per_character, references),
         groups={name: each.groups() for name, each in breakdowns.items()},
-        surprise=each_id,
+        surprise=surprises[0] if surprise else None,
     )
 
 

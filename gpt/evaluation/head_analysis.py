@@ -1,8 +1,8 @@
-"""The effect of each attention head: its scores, and the loss of the model without it.
+"""The attention weights of a model on a text, and the effect of each attention head.
 
 Shapes use n_layer layers, H heads, T characters, V distinct characters, C channels and E experts
-(predictors by n-gram counts). All results are float32 tensors on the CPU. Losses are in nats per
-character.
+(predictors by n-gram counts). Layers and heads are counted from 0. All results are float32 tensors
+on the CPU. Losses are in nats per character.
 """
 
 from collections.abc import Iterable
@@ -13,22 +13,30 @@ import torch
 from torch import Tensor
 
 from gpt.counts.mixture import Mixture, weighted, without_network
-from gpt.evaluation.attention_weights import (
-    Attention,
-    attend,
-    attend_text,
-    blocks_of,
-    run_with_streams,
-)
+from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.loss import unknown_costs
-from gpt.model.transformer import GPT, cross_entropy
+from gpt.memory import check_memory
+from gpt.model.transformer import GPT, Block, cross_entropy
 from gpt.model.windows import mixed
+from gpt.sampling.prompt import check_known
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
 MAX_REPEATED_CHARACTERS = 32  # largest length of the repeated sequence of the induction score
 SEQUENCES = 4  # number of random sequences over which the induction score is averaged
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention weights and predictions for one text.
+
+    Row t of the weights belongs to query position t. Its weights on key positions 0 to t sum to 1,
+    and its weights on later positions are 0.
+    """
+
+    weights: Tensor  # (n_layer, H, T, T)
+    probabilities: Tensor  # (T, V): row t has the predicted probabilities of character t + 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class AttentionAnalysis(Attention):
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """Return the (layer, head), from 0, whose ablation increases the mean loss most.
+        """Return the (layer, head) whose ablation increases the mean loss most.
 
         If `layer` or `head` is given, consider only heads in this layer or with this number.
         """
@@ -82,6 +90,40 @@ class AttentionAnalysis(Attention):
         layers = range(costs.shape[0]) if layer is None else [layer]
         heads = range(costs.shape[1]) if head is None else [head]
         return max(product(layers, heads), key=lambda place: costs[place].item())
+
+
+def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
+    """Compute the attention weights and predictions of `model` for `text`.
+
+    Raises:
+        UsageError: `text` is empty, too long, or has characters outside `vocabulary`.
+        CheckpointError: the model computes NaN or infinite numbers.
+        OutOfMemory: the weights would not fit into memory.
+    """
+    if not text:
+        raise UsageError("the text: expected at least one character, got none")
+    check_known(text, vocabulary)
+    ids = to_torch(vocabulary.encode(text))
+    config, T = model.config, len(ids)
+    if T > config.T:
+        raise UsageError(
+            f"the text: expected at most model.attention_window = {config.T} {vocabulary.unit}s, "
+            f"which attention sees at once, got {T}; cut it"
+        )
+    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
+    logits = 16 * len(vocabulary) * T
+    parts = {
+        "attention weights": layer * (3 * config.n_layer + 4),
+        "activations": 4 * config.C * T * (config.n_layer + config.n_head + 14) + logits,
+    }
+    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
+    attention = attend(model, ids)
+    if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
+        raise CheckpointError(
+            "the model's logits are NaN or infinite; load another checkpoint of the run (best, "
+            "last or a step)"
+        )
+    return attention
 
 
 def analyze_text(
@@ -113,6 +155,39 @@ def analyze_text(
         lens=lens,
         with_counts=None if mixture is None else analyze_counts(model, mixture, ids, unknown),
     )
+
+
+@torch.no_grad()
+def attend(model: GPT, ids: Tensor) -> Attention:
+    """Compute the attention weights and predictions of `model` for `ids` (T,).
+
+    The fused attention kernel returns no weights, so they are computed again from the input of each
+    block.
+    """
+    training = model.training
+    model.eval()
+    try:
+        logits, streams = run_with_streams(model, ids)
+        layers = [
+            block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
+            for block, x in zip(blocks_of(model), streams[:-1], strict=True)
+        ]
+    finally:
+        model.train(training)
+    probabilities = logits[0].float().softmax(-1)
+    return Attention(torch.cat(layers).float().cpu(), probabilities.cpu())
+
+
+def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the logits (1, T, V) for `ids` (T,), and n_layer + 1 residual streams (1, T, C)."""
+    streams: list[Tensor] = []
+    hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
+    return model.head(hidden), streams
+
+
+def blocks_of(model: GPT) -> list[Block]:
+    """Return the blocks of `model` in order."""
+    return [block for block in model.blocks if isinstance(block, Block)]
 
 
 @torch.no_grad()

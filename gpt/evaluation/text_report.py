@@ -1,5 +1,6 @@
 """Measure a text before training on it, and collect the numbers in a report, without PyTorch."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -7,15 +8,32 @@ from typing import Literal
 from gpt.config.schema import DataConfig
 from gpt.errors import counted, listed
 from gpt.evaluation.baselines import Baselines, measure_baselines
-from gpt.evaluation.characters import CountedText, Finding, rare_characters
-from gpt.evaluation.duplicates import Duplicates, find_duplicates
-from gpt.evaluation.suspicious import DETECTORS, Suspicion, find_suspicious
+from gpt.evaluation.characters import (
+    DETECTORS,
+    CountedText,
+    Finding,
+    Suspicion,
+    find_suspicious,
+    rare_characters,
+)
 from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source
 
+MIN_LINE_CHARACTERS = 60  # length below which a line is ignored, as it may occur twice by chance
+MAX_SCANNED_IDS = 2**22  # number of first ids of val whose lines are searched in train
+TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val in lines that train has, too
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Lines that occur in both train and the first characters of val."""
+
+    share: float  # fraction of the scanned characters of val in such lines
+    scanned: int  # number of scanned characters
+    longest: str  # the longest line
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,20 @@ def describe_text(
         duplicates=duplicates,
         warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
     )
+
+
+def find_duplicates(text: Corpus) -> Duplicates:
+    """Find lines of val that also occur in train and have at least MIN_LINE_CHARACTERS."""
+    decode, train, val = text.vocabulary.decode, text.train, text.val[:MAX_SCANNED_IDS]
+    lines = Counter(line for line in decode(val).split("\n") if len(line) >= MIN_LINE_CHARACTERS)
+    longest, last, found = max(map(len, lines), default=0), "", set[str]()
+    for start in range(0, len(train) if lines else 0, TRAIN_PART_IDS):
+        *whole, last = (last + decode(train[start : start + TRAIN_PART_IDS])).split("\n")
+        found |= lines.keys() & {*whole}
+        last = last[: longest + 1]  # no line of val is longer
+    found |= lines.keys() & {last}
+    share = sum(len(line) * lines[line] for line in found) / max(len(val), 1)
+    return Duplicates(share, len(val), max(sorted(found), key=len, default=""))
 
 
 def _warnings(

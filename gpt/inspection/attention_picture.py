@@ -11,8 +11,7 @@ from matplotlib import font_manager
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gpt.evaluation.attention_weights import Attention
-from gpt.evaluation.head_analysis import AttentionAnalysis
+from gpt.evaluation.head_analysis import Attention, AttentionAnalysis
 from gpt.text.display import escaped, symbol
 
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.comparison import Comparison, Row, RowDifference
-from gpt.evaluation.student import StudentInterval
+from gpt.evaluation.intervals import StudentInterval
 from gpt.inspection.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 

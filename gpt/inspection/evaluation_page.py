@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.evaluation.characters import name_of
-from gpt.evaluation.evaluation_report import EvaluationReport
-from gpt.evaluation.surprise import SQUARE_ROOT_OF_1, Surprise
+from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport, Surprise
 from gpt.inspection.evaluation_table import report_lines, report_tables
 from gpt.inspection.html_page import render_page
 from gpt.text.display import symbol

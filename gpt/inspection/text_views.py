@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed
 from gpt.evaluation.characters import RARE_COUNT, name_of
-from gpt.evaluation.duplicates import MIN_LINE_CHARACTERS
-from gpt.evaluation.text_report import TextReport
+from gpt.evaluation.text_report import MIN_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
 from gpt.inspection.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol

@@ -6,8 +6,7 @@ Shapes: T time, C channels, V vocabulary size, hs head_size, vs value_size.
 import torch
 from torch import Tensor
 
-from gpt.evaluation.attention_weights import run_with_streams
-from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads
+from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads, run_with_streams
 from gpt.lessons.head import SHOWN_KEYS, attend
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError
-from gpt.evaluation.attention_weights import blocks_of, run_with_streams
+from gpt.evaluation.head_analysis import blocks_of, run_with_streams
 from gpt.lessons.lesson_page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.ensemble import LanguageModel, members_of

@@ -23,8 +23,8 @@ from gpt.config.schema import SETTINGS, Config
 from gpt.device import select_device
 from gpt.distributed.launch import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
+from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
-from gpt.evaluation.student import seed_mean
 from gpt.files import from_here, write_atomically
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan, check_same, read_plan
 from gpt.recipe.train_command import train_by_command

@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.config.schema import values
-from gpt.evaluation.attention_weights import attend
+from gpt.evaluation.head_analysis import attend
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.status import phase
 from gpt.text.batches import to_torch

@@ -1,0 +1,153 @@
+"""Confidence intervals of a loss on a text, and of a difference of losses.
+
+The losses of neighbouring characters are correlated, so deviation / sqrt(n) is far too narrow.
+Therefore, a text is divided into blocks. The interval of a loss is a block bootstrap: blocks are
+drawn with replacement (Künsch 1989, "The jackknife and the bootstrap for general stationary
+observations"). The interval of a difference is that of Student's t, over blocks or over seeds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist, fmean, stdev, variance
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.seeds import uniforms
+
+CONFIDENCE = 0.95  # probability that an interval contains the true value
+RESAMPLES = 2000  # number of texts that are drawn from the blocks
+MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the draws
+POWER = 0.8  # probability to show a difference with the seeds that `seeds_needed` returns
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A bootstrap interval, and the length of the blocks that it was computed from."""
+
+    low: float
+    high: float
+    confidence: float
+    block: int  # ids of a block
+
+
+@dataclass(frozen=True)
+class StudentInterval:
+    """A confidence interval, by a t distribution with `freedom` degrees of freedom."""
+
+    low: float
+    high: float
+    confidence: float
+    freedom: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether a difference of zero is outside of the interval."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class SeedMean:
+    """Mean over `n` runs that differ only by seed, and its standard error (None for one run)."""
+
+    mean: float
+    standard_error: float | None
+    n: int
+
+
+class BlockSums:
+    """Sum of the losses in each block of consecutive ids (or characters); `n` is their number.
+
+    Blocks have 3 sqrt(n) ids: more than the distance at which losses are correlated, but few enough
+    for many blocks.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.length = max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
+        self.sizes = np.full(-(-n // self.length), self.length)
+        self.sizes[-1] -= len(self.sizes) * self.length - n
+        self.sums = np.zeros(len(self.sizes))
+
+    def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
+        """Add the losses of ids at ascending `positions`, their indices in the text."""
+        blocks = positions // self.length
+        first = blocks[0]
+        sums = np.bincount(blocks - first, losses)
+        self.sums[first : first + len(sums)] += sums
+
+    def whole_means(self) -> list[float]:
+        """Return the mean loss of each block, except a shorter one at the end."""
+        means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
+        return means
+
+    def interval(self, factor: float = 1.0) -> Interval | None:
+        """Return the interval of the mean loss times `factor`; None for fewer than two blocks.
+
+        With few blocks, the interval between the quantiles at 2.5 % and 97.5 % is too narrow.
+        Hesterberg (arXiv:1411.5279, section 4.3) replaces 2.5 % by Phi(-t sqrt(n / (n - 1))) for n
+        blocks. Phi is the normal distribution function, and t the quantile of Student's t.
+        """
+        n = len(self.sums)
+        if n < 2:
+            return None
+        draws = uniforms(0, "bootstrap", 0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+        means = (draws @ self.sums) / (draws @ self.sizes)
+        tail = NormalDist().cdf(-student_quantile(n - 1) * math.sqrt(n / (n - 1)))
+        low, high = (factor * np.quantile(means, [tail, 1 - tail])).tolist()
+        return Interval(low, high, CONFIDENCE, self.length)
+
+
+def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
+    """Return the interval of mean(b - a), for losses of the same blocks; scipy's `ttest_rel`."""
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    n = len(differences)
+    return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)
+
+
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
+    """Return the interval of mean(b) - mean(a), for two or more values of each.
+
+    It equals that of scipy's `ttest_ind(equal_var=False)`.
+    """
+    parts = [variance(values) / len(values) for values in (a, b)]  # squared standard errors
+    scaled = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
+    freedom = sum(parts) ** 2 / scaled if scaled else len(a) + len(b) - 2
+    return _interval(fmean(b) - fmean(a), math.sqrt(sum(parts)), freedom)
+
+
+def _interval(difference: float, standard_error: float, freedom: float) -> StudentInterval:
+    half = student_quantile(freedom) * standard_error
+    return StudentInterval(difference - half, difference + half, CONFIDENCE, freedom)
+
+
+@cache
+def student_quantile(freedom: float) -> float:
+    """Return the value within which a variable of Student's t stays with probability CONFIDENCE."""
+    from mpmath import betainc, findroot  # slow to import
+
+    def excess(x: float) -> float:  # x = freedom / (freedom + t^2)
+        return float(betainc(freedom / 2, 0.5, 0, x, regularized=True)) - (1 - CONFIDENCE)
+
+    x = float(findroot(excess, (0, 1), solver="ridder"))
+    return math.sqrt(freedom * (1 / x - 1))
+
+
+def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
+    """Return the mean and standard error of the known `values`, one of each run, if any."""
+    known = [value for value in values if value is not None]
+    n = len(known)
+    return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
+
+
+def seeds_needed(difference: float, variances: float) -> int:
+    """Return how many runs of two configs each show, with probability POWER, that they differ.
+
+    This is the normal approximation with Guenther's correction for a t test (1981, "Sample size
+    formulas for normal theory t tests"). `variances` is the variance of the loss over seeds, summed
+    over both configs.
+    """
+    normal = NormalDist()
+    z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)
+    return max(2, math.ceil(variances * (z + z_power) ** 2 / difference**2 + z**2 / 4))
