@@ -11,7 +11,6 @@ trained run, the script also prints: the size of its page; the largest differenc
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from gpt import api
 from gpt.api.resolve import read_text
 from gpt.config.schema import Config, ModelConfig, SampleConfig
 from gpt.evaluation.loss import scored_val
-from gpt.export.exported_run import ExportedRun
 from gpt.export.html import page_content, worker_source
 from gpt.export.shipped_weights import rounded
 from gpt.model.ensemble import make_model
@@ -35,6 +33,8 @@ from gpt.runs.weights import load_model, weights_of
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.text.vocabulary import Vocabulary
+
+Content = tuple[dict[str, Any], dict[str, str]]
 
 SIZES = {"0.8 M": (128, 4, 4), "10.65 M": (384, 6, 6)}  # C, n_layer, n_head
 T, V = 256, 65  # of these models
@@ -56,7 +56,7 @@ const ask = (request) => new Promise((resolve) => {
   const answers = [];
   worker.onmessage = ({data}) => {
     answers.push(data);
-    if (["progress", "token", "scores"].includes(data.op)) return;
+    if (["token", "scores"].includes(data.op)) return;
     resolve({answers, ms: performance.now() - began});
   };
   worker.postMessage({id: 1, ...request});
@@ -71,20 +71,23 @@ const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : va
 """
 
 
-def ask(browser: Chrome, run: ExportedRun, requests: list[dict[str, Any]], prefix: str = "") -> Any:
+def ask(browser: Chrome, content: Content, requests: list[dict[str, Any]], prefix: str = "") -> Any:
     """Load a model in the browser; return the answers and times of the load and the `requests`.
 
-    `prefix` is JavaScript that the worker runs first.
+    Args:
+        browser: the browser.
+        content: the model, from `page_content`.
+        requests: messages to the worker.
+        prefix: JavaScript that the worker runs first.
     """
-    header, data = page_content(run)
     answers = browser.execute_async_script(
-        RUN_REQUESTS, prefix + worker_source(), header, data, requests
+        RUN_REQUESTS, prefix + worker_source(), *content, requests
     )
     return json.loads(answers)
 
 
-def random_run(C: int, n_layer: int, n_head: int, *, has_val: bool) -> ExportedRun:
-    """Return a run with random weights. With a val text, its page has 8-bit weights."""
+def random_content(C: int, n_layer: int, n_head: int, *, has_val: bool) -> Content:
+    """Return a model with random weights. With a val text, its page has 8-bit weights."""
     sizes = ModelConfig(T=T, C=C, n_layer=n_layer, n_head=n_head, ngram=1, positions="learned")
     torch.manual_seed(1)
     model = make_model(sizes, V)
@@ -93,7 +96,7 @@ def random_run(C: int, n_layer: int, n_head: int, *, has_val: bool) -> ExportedR
     vocabulary = Vocabulary("".join(map(chr, range(33, 33 + V))))
     checkpoint = CheckpointData(0, Config(model=sizes), vocabulary, weights_of(model))
     val = np.random.default_rng(1).integers(0, V, RANDOM_VAL_IDS).astype(np.uint8)
-    return ExportedRun(Path("random"), checkpoint, lambda: val if has_val else None)
+    return page_content("random", checkpoint, val if has_val else None)
 
 
 def measure_speeds(browser: Chrome) -> None:
@@ -104,13 +107,13 @@ def measure_speeds(browser: Chrome) -> None:
     kernels = (("WebAssembly", "", REPEATS), ("JavaScript", "delete self.WebAssembly;", 1))
     for name, sizes in SIZES.items():
         for has_val in (True, False):
-            run = random_run(*sizes, has_val=has_val)
-            header, data = page_content(run)
+            content = random_content(*sizes, has_val=has_val)
+            header, data = content
             size = len(data["weights"]) / 1e6
             kind = header["weights"]["kind"]
             print(f"{name} ({header['parameters']:,} parameters), {kind}: {size:.2f} MB of data")
             for kernel, prefix, repeats in kernels:
-                _, *timed = ask(browser, run, [request] * repeats, prefix)
+                _, *timed = ask(browser, content, [request] * repeats, prefix)
                 speed = SPEED_CHARACTERS / min(result["ms"] for result in timed) * 1000
                 print(f"{name}, {kind}, {kernel}: {speed:,.0f} characters/s")
 
@@ -119,8 +122,8 @@ def compare(browser: Chrome, name: str) -> None:
     """Print how the page of the run `name` differs from the run."""
     model = api.load(name)
     val = scored_val(read_text(model.config, model.vocabulary, model.run))
-    run = ExportedRun(model.run, model.checkpoint, lambda: val)
-    header, data = page_content(run)
+    content = page_content(name, model.checkpoint, val)
+    header, data = content
     sizes = ", ".join(f"{key} {len(text) / 1e6:.2f} MB" for key, text in data.items())
     print(f"{name}: {header['parameters']:,} parameters as {header['weights']}; {sizes}")
     weights = rounded(model.checkpoint.weights, header["weights"]["kind"]).restored()
@@ -131,7 +134,7 @@ def compare(browser: Chrome, name: str) -> None:
     sample = {"op": "generate", "ids": texts[0], "seed": 1, "length": SAMPLED_CHARACTERS}
     requests: list[dict[str, Any]] = [{"op": "logits", "ids": text} for text in texts]
     requests += [{"op": "score", "ids": ids}, sample | {"rules": rules.model_dump()}]
-    load, *logits, scored, sampled = ask(browser, run, requests)
+    load, *logits, scored, sampled = ask(browser, content, requests)
     network = load_model(checkpoint, torch.device("cpu"))
     with torch.no_grad():
         ours = [network(torch.tensor([text]))[0].numpy() for text in texts]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import ConfigError, GPTError, UsageError
-from gpt.export.exported_run import ExportedRun
 from gpt.export.gguf_file import export_gguf, gguf_tensors
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData
@@ -48,7 +47,7 @@ def checkpoint_of(vocabulary: Vocabulary = VOCABULARY, **settings: Any) -> Check
 
 
 def exported(checkpoint: CheckpointData) -> Path:
-    export_gguf(ExportedRun(Path("runs/r"), checkpoint, lambda: None), OUT)
+    export_gguf("r", checkpoint, OUT)
     return OUT
 
 

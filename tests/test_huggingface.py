@@ -19,7 +19,6 @@ from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig, SampleConfig
 from gpt.errors import GPTError
-from gpt.export.exported_run import ExportedRun
 from gpt.export.huggingface import export_huggingface
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.model.shapes import parameter_shapes
@@ -70,7 +69,7 @@ def checkpoint_of(config: Config, vocabulary: Vocabulary = VOCABULARY) -> Checkp
 
 
 def exported(checkpoint: CheckpointData) -> Path:
-    export_huggingface(ExportedRun(Path("runs/r"), checkpoint, lambda: None), Path("out"))
+    export_huggingface(Path("runs/r"), checkpoint, Path("out"))
     return Path("out")
 
 

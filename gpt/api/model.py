@@ -308,12 +308,23 @@ class Model:
             UsageError: there is no such format, `out` cannot be written or exists already, or the
                 format cannot represent the model.
         """
-        from gpt.export.export_formats import export_run
-        from gpt.export.exported_run import ExportedRun
+        from gpt.export.export_formats import check_export
 
-        export_run(
-            ExportedRun(self.run, self.checkpoint, self._val), to, Path(out), overwrite=overwrite
-        )
+        out = Path(out)
+        check_export(to, out, overwrite=overwrite)
+        if to == "html":
+            from gpt.export.html import html_page
+            from gpt.inspection.output import write_out
+
+            write_out(out, html_page(self.run.resolve().name, self.checkpoint, self._val()))
+        elif to == "huggingface":
+            from gpt.export.huggingface import export_huggingface
+
+            export_huggingface(self.run, self.checkpoint, out)
+        else:
+            from gpt.export.gguf_file import export_gguf
+
+            export_gguf(self.run.resolve().name, self.checkpoint, out)
 
     def _val(self) -> "Ids | None":
         """Return the ids of the val split; None, with a notice, if the text is not available."""

@@ -25,10 +25,10 @@ import numpy as np
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import UsageError
-from gpt.export.exported_run import ExportedRun
+from gpt.export.huggingface_classes import scaled_qkv
 from gpt.export.huggingface_tokenizer import BYTE_SYMBOLS
 from gpt.inspection.output import write_out, writing
-from gpt.runs.format import Tensors
+from gpt.runs.format import CheckpointData, Tensors
 from gpt.text.vocabulary import Vocabulary
 
 ARCHITECTURES = {
@@ -48,8 +48,13 @@ END_LOGIT = -1000.0  # in float32, the probability is zero
 NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; no UTF-8 has these two bytes
 
 
-def export_gguf(run: ExportedRun, out: Path) -> None:
-    """Write the model of `run` to the file `out`.
+def export_gguf(name: str, checkpoint: CheckpointData, out: Path) -> None:
+    """Write a model as a GGUF file.
+
+    Args:
+        name: the name of the model.
+        checkpoint: the model.
+        out: the file to write.
 
     Raises:
         UsageError: llama.cpp cannot compute the same as the model, or the package gguf is missing.
@@ -60,11 +65,10 @@ def export_gguf(run: ExportedRun, out: Path) -> None:
         raise UsageError(
             "--to gguf: expected the package gguf, which is not installed; pip install gguf"
         ) from None
-    checkpoint = run.checkpoint
     model, vocabulary = checkpoint.config.model, checkpoint.vocabulary
     check_model(model, vocabulary)
     writer = gguf.GGUFWriter(None, ARCHITECTURES[model.positions, model.activation])
-    writer.add_name(run.folder.resolve().name)
+    writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_context_length(model.T)
     writer.add_embedding_length(model.C)
@@ -77,8 +81,8 @@ def export_gguf(run: ExportedRun, out: Path) -> None:
         writer.add_rope_dimension_count(model.head_size)
         writer.add_rope_freq_base(10_000.0)
     _add_tokenizer(writer, vocabulary)
-    for name, tensor in gguf_tensors(model, checkpoint.weights).items():
-        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    for key, tensor in gguf_tensors(model, checkpoint.weights).items():
+        writer.add_tensor(key, np.ascontiguousarray(tensor))
     with writing(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as folder:
         file = Path(folder, "model.gguf")
         with closing(writer):
@@ -116,14 +120,12 @@ def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
         if match and match[2] in LAYER_NAMES:
             tensors[f"blk.{match[1]}.{LAYER_NAMES[match[2]]}.{match[3]}"] = weight
     for i in range(model.n_layer):
-        qkv = f"blocks.{i}.attention.qkv"
-        bias = weights.get(f"{qkv}.bias", np.zeros(3 * model.C, np.float32))
-        for kind, rows in (("weight", weights[f"{qkv}.weight"]), ("bias", bias)):
-            q, k, v = np.split(rows, 3)  # (C, C) each, or (C,)
-            parts = {"q": np.float32(model.attention_scale) * q, "k": k, "v": v}
+        arrays = zip(("weight", "bias"), scaled_qkv(model, weights, i), strict=True)
+        for kind, rows in arrays:
+            parts = dict(zip("qkv", rows, strict=True))
             if model.positions == "learned":
-                parts = {"qkv": np.concatenate([*parts.values()])}
-            tensors |= {f"blk.{i}.attn_{part}.{kind}": rows for part, rows in parts.items()}
+                parts = {"qkv": np.concatenate(rows)}
+            tensors |= {f"blk.{i}.attn_{part}.{kind}": array for part, array in parts.items()}
     return tensors
 
 

@@ -2,7 +2,7 @@
 
 The page contains three kinds of elements for the script that runs the model:
 
-    <script type="application/json" id="header">            what `page_header` returns
+    <script type="application/json" id="header">            JSON values: see `page_content`
     <script type="application/octet-stream" id="weights">   base64 of raw deflate; "counts" likewise
     <script type="text/plain" id="worker">                  the source of the worker, see worker.js
 
@@ -13,32 +13,44 @@ bytes of `counts`.
 import base64
 import logging
 import zlib
+from dataclasses import asdict
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.export.exported_run import ExportedRun
-from gpt.export.page_counts import page_counts
-from gpt.export.shipped_weights import MEASURED_IDS, ShippedWeights, choose_rounding
+from gpt.counts.experts import Experts
+from gpt.counts.mixture import Mixture
+from gpt.counts.ngram_counts import NgramCounts, count_ngrams
+from gpt.counts.ngram_tree import levels_of
+from gpt.export.shipped_weights import MEASURED_IDS, choose_rounding
 from gpt.inspection.html_page import render_page
-from gpt.inspection.output import write_out
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.status import phase
+from gpt.text.vocabulary import Ids
 
 log = logging.getLogger(__name__)
 
-Arrays = dict[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 
 ALIGNMENT = 4  # bytes to which each array is padded
 # each of these is joined to one script, in this order
-PAGE_FILES = ("vocabulary.js", "client.js", "text.js", "bars.js", "inside_view.js", "page.js")
+PAGE_FILES = (
+    "vocabulary.js",
+    "client.js",
+    "text.js",
+    "likeliest.js",
+    "bars.js",
+    "inside_view.js",
+    "page.js",
+)
 WORKER_FILES = (
+    "vocabulary.js",
     "arrays.js",
     "random.js",
+    "likeliest.js",
     "sampler.js",
     "kernel.js",
     "linear.js",
@@ -52,40 +64,25 @@ WORKER_FILES = (
 )
 
 
-def export_html(run: ExportedRun, out: Path) -> None:
-    """Write a page that runs the model of `run` to the file `out`."""
-    write_out(out, html_page(run))
+def html_page(title: str, checkpoint: CheckpointData, val: Ids | None) -> bytes:
+    """Return a page that runs a model, as UTF-8.
 
-
-def html_page(run: ExportedRun) -> bytes:
-    """Return a page that runs the model of `run`, as UTF-8."""
-    header, data = page_content(run)
+    Args:
+        title: the name of the run.
+        checkpoint: the model.
+        val: the ids of the val split, by which the precision of the weights is chosen; None if the
+            text is not available.
+    """
+    header, data = page_content(title, checkpoint, val)
     return render_page(
         "page",
         folder=files("gpt.export") / "page",
         scripts=PAGE_FILES,
-        title=header["title"],
+        title=title,
         header=header,
         data=data,
         worker=worker_source(),
     )
-
-
-def page_content(run: ExportedRun) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON values of the element `header`, and the texts of the data elements by id."""
-    with phase("choosing the precision of the weights"):
-        shipped = choose_rounding(run.checkpoint, run.val)
-    header = page_header(run.folder.resolve().name, run.checkpoint, shipped)
-    data = {"weights": _packed(shipped.arrays)}
-    if run.checkpoint.mixture is not None:
-        values, arrays = page_counts(run.checkpoint.mixture)
-        header["counts"] = values | {"arrays": _entries(arrays)}
-        data["counts"] = _packed(arrays)
-        log.warning(
-            "for the n-gram counts, the page contains the training text or its n-grams: share it "
-            "only where you may share that text, or train with --set model.counts=0"
-        )
-    return header, data
 
 
 def worker_source() -> str:
@@ -94,17 +91,17 @@ def worker_source() -> str:
     return "".join((folder / name).read_text("utf-8") for name in WORKER_FILES)
 
 
-def page_header(title: str, checkpoint: CheckpointData, shipped: ShippedWeights) -> dict[str, Any]:
-    """Return what the page needs to know of a model, as JSON values.
+def page_content(
+    title: str, checkpoint: CheckpointData, val: Ids | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the JSON values of the element `header`, and the texts of the data elements by id.
 
-    Args:
-        title: the name of the run.
-        checkpoint: the checkpoint of the run.
-        shipped: its rounded weights.
+    The arguments are those of `html_page`.
     """
+    with phase("choosing the precision of the weights"):
+        shipped = choose_rounding(checkpoint, val)
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
-    data = config.data
-    return {
+    header: dict[str, Any] = {
         "title": title,
         "step": checkpoint.step,
         "val_loss": checkpoint.val_loss,  # nats per id; null if the run was not evaluated
@@ -122,17 +119,66 @@ def page_header(title: str, checkpoint: CheckpointData, shipped: ShippedWeights)
             "size": len(vocabulary),
         },
         # how to change a prompt before it is encoded
-        "text": {
-            "newlines": data.newlines,
-            "normalize": data.normalize,
-            "lowercase": data.lowercase,
-        },
+        "text": config.data.model_dump(include={"newlines", "normalize", "lowercase"}),
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
         "seed": config.seed,
         "arrays": _entries(shipped.arrays),
         "counts": None,
     }
+    data = {"weights": _packed(shipped.arrays)}
+    if checkpoint.mixture is not None:
+        header["counts"], arrays = _counts(checkpoint.mixture)
+        data["counts"] = _packed(arrays)
+        log.warning(
+            "for the n-gram counts, the page contains the training text or its n-grams: share it "
+            "only where you may share that text, or train with --set model.counts=0"
+        )
+    return header, data
+
+
+def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
+    """Return what a page needs to mix predictions by counts with those of the network.
+
+    Returns:
+        `header.counts`, and its arrays by name: those of the gate, and of `_text_or_counts`.
+    """
+    sampling = mixture.for_sampling()
+    arrays = asdict(sampling.gate) | _text_or_counts(mixture.experts)
+    values = {
+        "T": sampling.T,  # ids of a window, beyond which nothing is counted
+        "N": sampling.experts.counts.order,  # ids of the longest context of n-grams
+        "orders": sampling.experts.orders,
+        "names": sampling.experts.names,
+        "arrays": _entries(arrays),
+    }
+    return values, arrays
+
+
+def _text_or_counts(experts: Experts) -> Arrays:
+    """Return the arrays that the n-gram counts of `experts` can be restored from, by name.
+
+    This is `text`, the train split, if the checkpoint has all of it: the ids take a twentieth of
+    the space of the counts, and the page counts again. Otherwise, these are the levels of the tree
+    of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
+    """
+    counts = experts.counts
+    if experts.long_contexts is not None:
+        text = experts.long_contexts.reversed_ids[::-1]
+        if _same(count_ngrams(text, counts.V, counts.order), counts):
+            return {"text": text}
+    return {
+        f"{name}.{length}": array.astype(np.min_scalar_type(array.max(initial=0)))
+        for length, level in enumerate(levels_of(counts), 1)
+        for name, array in level._asdict().items()
+    }
+
+
+def _same(counts: NgramCounts, others: NgramCounts) -> bool:
+    """Return whether two tables of n-grams are equal."""
+    return all(map(np.array_equal, counts.keys, others.keys)) and all(
+        map(np.array_equal, counts.counts, others.counts)
+    )
 
 
 def _entries(arrays: Arrays) -> list[dict[str, Any]]:

@@ -21,13 +21,13 @@ from typing import Any
 import safetensors.numpy
 
 from gpt import __version__
-from gpt.config.schema import Config, SampleConfig
+from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.export.exported_run import ExportedRun
 from gpt.export.huggingface_classes import OWN_CLASS, Converted, converted
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_synced
 from gpt.inspection.output import writing
+from gpt.runs.format import CheckpointData
 from gpt.sampling.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
@@ -36,17 +36,21 @@ CODE = "modeling_gpt.py"
 log = logging.getLogger(__name__)
 
 
-def export_huggingface(run: ExportedRun, out: Path) -> None:
-    """Write the network of `run` to the folder `out`, for transformers.
+def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
+    """Write a network as a folder for transformers.
 
     N-gram counts are left out, with a notice. Files in `out` are replaced if they have the name of
     a new file. If a file cannot be written, `out` does not change.
+
+    Args:
+        run: the folder of the run.
+        checkpoint: its checkpoint.
+        out: the folder to write.
     """
-    checkpoint, config = run.checkpoint, _shared(run.checkpoint.config)
-    model = converted(checkpoint)
+    model, config = converted(checkpoint), _shared(checkpoint.config)
     contents = {
         "config.json": _json(model.config),
-        "generation_config.json": _json(_generation(checkpoint.config.sample, run)),
+        "generation_config.json": _json(_generation(checkpoint)),
         "model.safetensors": safetensors.numpy.save(model.weights, {"format": "pt"}),
         "tokenizer.json": _json(tokenizer_json(checkpoint.vocabulary, checkpoint.config.data)),
         "tokenizer_config.json": _json(
@@ -56,7 +60,7 @@ def export_huggingface(run: ExportedRun, out: Path) -> None:
                 "clean_up_tokenization_spaces": False,
             }
         ),
-        "README.md": _model_card(run, model, config).encode(),
+        "README.md": _model_card(run, checkpoint, model, config).encode(),
         "gpt_config.yaml": to_yaml(config).encode(),
     }
     if model.class_name == OWN_CLASS:
@@ -104,9 +108,9 @@ def _json(tree: dict[str, Any]) -> bytes:
     return json.dumps(tree, indent=2).encode() + b"\n"
 
 
-def _generation(sample: SampleConfig, run: ExportedRun) -> dict[str, Any]:
+def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
     """Return the content of generation_config.json: the run's sampling rules, without penalties."""
-    unknown_id = run.checkpoint.vocabulary.unknown_id
+    sample, unknown_id = checkpoint.config.sample, checkpoint.vocabulary.unknown_id
     rules: dict[str, Any] = {"do_sample": False}
     if sample.temperature:
         rules = {
@@ -120,58 +124,46 @@ def _generation(sample: SampleConfig, run: ExportedRun) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value is not None}
 
 
-def _model_card(run: ExportedRun, model: Converted, config: Config) -> str:
+def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config: Config) -> str:
     """Return the model card: figures with their rule, use, limits and how to train it.
 
     Args:
-        run: the run to export.
-        model: its network, converted.
+        run: the folder of the run.
+        checkpoint: its checkpoint.
+        model: the network, converted.
         config: the config to train it with, from `_shared`.
     """
     from jinja2 import Environment, StrictUndefined
 
-    checkpoint = run.checkpoint
-    vocabulary, source = checkpoint.vocabulary, config.data.source
-    losses = {"val loss": checkpoint.val_loss}
-    if config.model.counts:
-        losses = {
-            "val loss with n-gram counts": checkpoint.val_loss,
-            "val loss of this network alone": _recorded_network_loss(run),
-        }
     template = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(
         (TEMPLATES / "model_card.md").read_text("utf-8")
     )
+    source, vocabulary = config.data.source, checkpoint.vocabulary
     return template.render(
-        name=run.folder.resolve().name,
+        name=run.resolve().name,
         version=__version__,
+        checkpoint=checkpoint,
+        vocabulary=vocabulary,
         unit=vocabulary.unit,
         class_name=model.class_name,
         is_own=model.class_name == OWN_CLASS,
         parameters=sum(weight.size for weight in model.weights.values()),
-        T=config.model.T,
+        config=config.model,
         context=config.model.attention_window,
-        counts=config.model.counts,
-        vocabulary_size=len(vocabulary),
-        unknown=vocabulary.unknown,
-        step=checkpoint.step,
-        losses={
-            label: "not measured" if loss is None else f"{loss:.4f}"
-            for label, loss in losses.items()
-        },
-        text_sha256=checkpoint.text_sha256 or "not recorded",
+        network_loss=_recorded_network_loss(run, checkpoint.step),
         prompt=repr(vocabulary.decode(encode_prompt("", vocabulary))),
         texts=[source] if isinstance(source, str) else source,
     )
 
 
-def _recorded_network_loss(run: ExportedRun) -> float | None:
-    """Return the val loss without n-gram counts at the checkpoint's step; None if not measured."""
+def _recorded_network_loss(run: Path, step: int) -> float | None:
+    """Return the val loss without n-gram counts after a step; None if it was not measured."""
     loss = None
-    with suppress(OSError), (run.folder / "metrics.jsonl").open("rb") as file:
+    with suppress(OSError), (run / "metrics.jsonl").open("rb") as file:
         for line in file:
             # a damaged line, or one without an evaluation
             with suppress(ValueError, KeyError, TypeError):
                 record = json.loads(line)
-                if record["step"] == run.checkpoint.step:
+                if record["step"] == step:
                     loss = float(record["val_loss_network"])
     return loss

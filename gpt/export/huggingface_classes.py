@@ -19,6 +19,8 @@ from gpt.config.schema import ModelConfig
 from gpt.model.shapes import member_prefixes
 from gpt.runs.format import CheckpointData, Tensors
 
+Array = np.ndarray[Any, Any]
+
 OWN_CLASS = "CharacterGPTForCausalLM"
 
 # Names of the layers in each class, by their names in gpt; {i} is the index of the block.
@@ -69,15 +71,11 @@ def converted(checkpoint: CheckpointData) -> Converted:
     model, weights = checkpoint.config.model.network(), checkpoint.weights
     is_plain = (model.ensemble, model.ngram, model.key_offset) == (1, 1, False)
     is_square = model.C == model.n_head * model.head_size == model.n_head * model.value_size
-    kind = (model.positions, model.qk_norm) if is_plain and is_square else None
-    if kind == ("learned", False):
-        made = _gpt2(model, weights)
-    elif kind == ("rotary", True):
-        made = _persimmon(model, weights)
-    elif kind == ("rotary", False):
-        made = _jais2(model, weights)
-    else:
-        made = _own(model, weights)
+    convert = _own
+    if is_plain and is_square:
+        kinds = {("learned", False): _gpt2, ("rotary", True): _persimmon, ("rotary", False): _jais2}
+        convert = kinds.get((model.positions, model.qk_norm), _own)
+    made = convert(model, weights)
     common = {
         "vocab_size": len(checkpoint.vocabulary),
         "bos_token_id": None,
@@ -96,9 +94,7 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
         for name, weight in _renamed(weights, GPT2).items()
     }
     for i in range(model.n_layer):
-        weight, bias = _qkv(model, weights, i)
-        weight[0] *= model.attention_scale
-        bias[0] *= model.attention_scale
+        weight, bias = scaled_qkv(model, weights, i)
         made[f"transformer.h.{i}.attn.c_attn.weight"] = weight.reshape(-1, model.C).T
         made[f"transformer.h.{i}.attn.c_attn.bias"] = bias.ravel()
     config = {
@@ -117,13 +113,14 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
 
 
 def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
-    made, hs = _renamed(weights, PERSIMMON), model.head_size
+    made, H, hs = _renamed(weights, PERSIMMON), model.n_head, model.head_size
     for i in range(model.n_layer):
-        weight, bias = _qkv(model, weights, i)
+        weight, bias = scaled_qkv(model, weights, i)
         attention = f"model.layers.{i}.self_attn."
-        fused = weight.swapaxes(0, 1)  # (H, 3, hs, C)
+        fused = weight.reshape(3, H, hs, -1).swapaxes(0, 1)  # (H, 3, hs, C)
         made[f"{attention}query_key_value.weight"] = fused.reshape(-1, model.C)
-        made[f"{attention}query_key_value.bias"] = bias.swapaxes(0, 1).ravel()
+        fused_bias = bias.reshape(3, H, hs).swapaxes(0, 1)
+        made[f"{attention}query_key_value.bias"] = fused_bias.ravel()
         for name, scale in (("q", model.attention_scale), ("k", 1.0)):
             made[f"{attention}{name}_layernorm.weight"] = np.full(hs, scale, np.float32)
             made[f"{attention}{name}_layernorm.bias"] = np.zeros(hs, np.float32)
@@ -140,13 +137,10 @@ def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
 def _jais2(model: ModelConfig, weights: Tensors) -> Converted:
     made = _renamed(weights, JAIS2)
     for i in range(model.n_layer):
-        weight, bias = _qkv(model, weights, i)
-        weight[0] *= model.attention_scale
-        bias[0] *= model.attention_scale
+        weight, bias = scaled_qkv(model, weights, i)
         for index, name in enumerate("qkv"):
             layer = f"model.layers.{i}.self_attn.{name}_proj"
-            made[f"{layer}.weight"] = weight[index].reshape(-1, model.C)
-            made[f"{layer}.bias"] = bias[index].ravel()
+            made[f"{layer}.weight"], made[f"{layer}.bias"] = weight[index], bias[index]
     config = {"architectures": ["Jais2ForCausalLM"], "model_type": "jais2"}
     return Converted(config | _rotary(model), made)
 
@@ -198,9 +192,21 @@ def _renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
     return renamed
 
 
-def _qkv(model: ModelConfig, weights: Tensors, i: int) -> list[np.ndarray[Any, Any]]:
-    """Copy block i's weight (3, H, hs, C) and bias (3, H, hs) for queries, keys and values."""
-    shape = 3, model.n_head, model.head_size
-    weight = weights[f"blocks.{i}.attention.qkv.weight"].reshape(*shape, model.C)
-    bias = weights.get(f"blocks.{i}.attention.qkv.bias", np.zeros(shape, np.float32))
-    return [weight.copy(), bias.reshape(shape).copy()]
+def scaled_qkv(model: ModelConfig, weights: Tensors, i: int) -> tuple[Array, Array]:
+    """Return block i's weight (3, C, C) and bias (3, C) for queries, keys and values.
+
+    Without QK norm, the queries are multiplied by `attention_scale`, for classes that have no such
+    setting. The arrays are copies.
+
+    Args:
+        model: the config, whose heads have C / n_head channels.
+        weights: the parameters by name.
+        i: the index of the block.
+    """
+    layer = f"blocks.{i}.attention.qkv"
+    weight = weights[f"{layer}.weight"].reshape(3, model.C, model.C).copy()
+    bias = weights.get(f"{layer}.bias", np.zeros(3 * model.C, np.float32)).reshape(3, -1).copy()
+    if not model.qk_norm:
+        weight[0] *= model.attention_scale
+        bias[0] *= model.attention_scale
+    return weight, bias

@@ -1,6 +1,5 @@
 """Round a model's weights to 8 or 16 bits, so that an exported page is small."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,18 +57,17 @@ def rounded(weights: Tensors, kind: str) -> ShippedWeights:
     return ShippedWeights(kind, arrays)
 
 
-def choose_rounding(checkpoint: CheckpointData, val: Callable[[], Ids | None]) -> ShippedWeights:
+def choose_rounding(checkpoint: CheckpointData, val: Ids | None) -> ShippedWeights:
     """Round the weights to 8 bits if the val loss rises by less than MAX_LOSS_RISE, else to 16.
 
     The loss is that of the network, without n-gram counts. Without a val text, 16 bits are used.
     """
-    ids = val()
-    if ids is None or len(ids) < 2:
+    if val is None or len(val) < 2:
         return rounded(checkpoint.weights, "float16")
-    before = _network_loss(checkpoint, checkpoint.weights, ids)
+    before = _network_loss(checkpoint, checkpoint.weights, val)
     for kind in ("int8", "float16"):
         shipped = rounded(checkpoint.weights, kind)
-        rise = _network_loss(checkpoint, shipped.restored(), ids) - before
+        rise = _network_loss(checkpoint, shipped.restored(), val) - before
         if rise < MAX_LOSS_RISE:
             break
     return replace(shipped, loss_rise=rise)

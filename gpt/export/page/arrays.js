@@ -1,4 +1,3 @@
-"use strict";
 
 // Unpack the arrays of a page: base64 of raw deflate -> bytes -> typed arrays.
 

@@ -1,6 +1,4 @@
 
-const SHOWN_IDS = 10;
-
 /** Buttons for the likeliest ids at a place, each with a bar of its probability. */
 class Bars {
   /**
@@ -9,7 +7,7 @@ class Bars {
    */
   constructor(vocabulary, onChoose) {
     this.vocabulary = vocabulary;
-    this.rows = Array.from({ length: SHOWN_IDS }, () => {
+    this.rows = Array.from({ length: LIKELIEST }, () => {
       const item = document.createElement("li");
       const button = element("button", "choice");
       button.type = "button";
@@ -28,7 +26,7 @@ class Bars {
 
   /**
    * Show ids and their probabilities.
-   * @param {[number, number][]} top at most 10 ids with their probabilities, the likeliest first
+   * @param {[number, number][]} top from `likeliest`: ids with their probabilities, the likeliest first
    * @param {number} actual the id that stands there in the text, if any
    */
   show(top, actual) {
@@ -46,20 +44,4 @@ class Bars {
       row.button.classList.toggle("actual", isActual);
     });
   }
-}
-
-/**
- * Return the likeliest ids after applying a temperature, as pairs [id, probability].
- * @param {Float32Array} probabilities those of the model, for each id
- * @param {number} temperature 0: the likeliest id has the probability 1
- * @param {?number} never the id that is not drawn
- */
-function likeliestAt(probabilities, temperature, never) {
-  const ids = Array.from(probabilities.keys()).filter((id) => id !== never && probabilities[id] > 0);
-  ids.sort((a, b) => probabilities[b] - probabilities[a] || a - b);
-  const most = Math.log(probabilities[ids[0]]);
-  const weights = ids.map((id, i) => (temperature > 0
-    ? Math.exp((Math.log(probabilities[id]) - most) / temperature) : Number(i === 0)));
-  const total = weights.reduce((a, b) => a + b, 0);
-  return ids.slice(0, SHOWN_IDS).map((id, i) => [id, weights[i] / total]);
 }

@@ -1,5 +1,5 @@
 
-const PARTS = new Set(["progress", "token", "scores"]);  // answers that others of the same request follow
+const PARTS = new Set(["token", "scores"]);  // answers that others of the same request follow
 
 /** The worker that runs the model. The protocol is at the head of worker.js. */
 class ModelClient {

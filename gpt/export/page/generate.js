@@ -1,24 +1,5 @@
 // Continue a text, and score a text.
 
-/** Turns generated ids into characters; in a model of bytes, a character can have several ids. */
-class Detokenizer {
-  /**
-   * @param {?string[]} characters - the character of each id; null for a model of bytes.
-   * @param {number[]} prompt - in a model of bytes, its last ids may begin a character.
-   */
-  constructor(characters, prompt) {
-    this.characters = characters;
-    this.utf8 = characters ? null : new TextDecoder("utf-8", { ignoreBOM: true });
-    if (this.utf8) prompt.slice(-3).forEach((byte) => this.push(byte));
-  }
-
-  /** Add an id; return the characters that it completes. */
-  push(id) {
-    if (this.characters) return this.characters[id];
-    return this.utf8.decode(Uint8Array.of(id), { stream: true });
-  }
-}
-
 /** Holds back the last tokens of a text, which may be the beginning of a stop string. */
 class StopBuffer {
   /**
@@ -85,7 +66,8 @@ async function generate(model, request, send, isStopped) {
   const { ids, seed, rules, length, stops = [], skip = 0 } = request;
   const text = Array.from(ids);
   const uniforms = new Uniforms(seed, skip);
-  const detokenizer = new Detokenizer(model.characters, text);
+  const decode = model.vocabulary.decoder();
+  ids.slice(-3).forEach(decode); // in a model of bytes, they may begin a character
   const buffer = new StopBuffer(stops, length, send);
   let reason = length > 0 ? null : "length";
   while (reason === null) {
@@ -94,12 +76,12 @@ async function generate(model, request, send, isStopped) {
       return "stopped";
     }
     const { logits, logP } = model.after(text, text.length - ids.length + skip);
-    if (model.unknown !== null) logits[model.unknown] = -Infinity;
+    if (model.vocabulary.unknownId !== null) logits[model.vocabulary.unknownId] = -Infinity;
     const token = choose(logits, uniforms.next(), rules, text);
     text.push(token);
     reason = buffer.push({
       token,
-      text: detokenizer.push(token),
+      text: decode(token),
       probability: Math.exp(logP[token]),
       top: likeliest(logits, rules.temperature),
     });

@@ -139,7 +139,7 @@ class InsideView {
     const orders = counts.names.map((name) => name.replace(" of the train split", ""));
     const names = [...orders, "network", "together"];
     const rows = [...counts.probabilities, network, probabilities].map((each, i) => {
-      const [[id, p]] = likeliestAt(each, 1, null);
+      const [[id, p]] = likeliest(Float64Array.from(each, Math.log));
       const weight = i < counts.weights.length ? fixed(counts.weights[i]) : "";
       return [element("th", "", names[i]), weight, this.guess(id, p), this.bar(p)];
     });

@@ -10,16 +10,14 @@ class Mixture {
    * Count the n-grams of the train split.
    *
    * @param {object} counts - `header.counts`.
-   * @param {Object<string, TypedArray>} arrays - by name; page_counts.py lists them.
+   * @param {Object<string, TypedArray>} arrays - by name; `_counts` in html.py lists them.
    * @param {number} V - vocabulary size.
-   * @param {function(number): Promise} progress - called with the share of the work that is done.
    */
-  static async load(counts, arrays, V, progress) {
-    const mixture = new Mixture();
-    mixture.T = counts.T; // ids of a window, beyond which nothing is counted
-    mixture.orders = counts.orders;
-    mixture.names = counts.names;
-    mixture.gate = arrays;
+  constructor(counts, arrays, V) {
+    this.T = counts.T; // ids of a window, beyond which nothing is counted
+    this.orders = counts.orders;
+    this.names = counts.names;
+    this.gate = arrays;
     const levels = arrays["ids.1"]
       ? Array.from({ length: counts.N + 1 }, (_, i) => ({
         ids: arrays[`ids.${i + 1}`],
@@ -27,9 +25,7 @@ class Mixture {
         children: arrays[`children.${i + 1}`],
       }))
       : countNgrams(arrays.text, V, counts.N);
-    mixture.tree = new NgramTree(levels, V);
-    await progress(1);
-    return mixture;
+    this.tree = new NgramTree(levels, V);
   }
 
   /**

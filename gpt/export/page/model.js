@@ -6,9 +6,8 @@ class Model {
    *
    * @param {object} header - the content of the element `header`.
    * @param {{weights: string, counts: ?string}} data - the texts of the elements with these ids.
-   * @param {function(number): Promise} progress - called with the share of the work that is done.
    */
-  static async load(header, data, progress) {
+  static async load(header, data) {
     const model = new Model();
     const { model: config, vocabulary, counts } = header;
     const V = vocabulary.size;
@@ -17,14 +16,12 @@ class Model {
     if (config.ensemble === 1) prefixes[0] = "";
     model.V = V;
     model.T = config.attention_window;
-    model.unknown = vocabulary.unknown ? V - 1 : null; // this id is never drawn
-    model.characters = vocabulary.bytes ? null : [...vocabulary.characters];
+    model.vocabulary = new Vocabulary(vocabulary, header.text);
     model.networks = prefixes.map((prefix) => new Network(config, V, weights, prefix));
     model.mixture = null;
     if (counts) {
-      await progress(0.1);
       const arrays = splitArrays(await unpack(data.counts), counts.arrays);
-      model.mixture = await Mixture.load(counts, arrays, V, (share) => progress(0.1 + 0.9 * share));
+      model.mixture = new Mixture(counts, arrays, V);
     }
     return model;
   }

@@ -11,7 +11,7 @@ const isStill = matchMedia("(prefers-reduced-motion: reduce)");
 const written = { settings: null, ids: 0 };
 let running = null;  // the request that writes or measures, as `ModelClient.start` returns it
 let turn = 0;  // how many times an action began: a later one replaces an earlier one that waits
-let shown = null;  // probabilities of the model at the selected place, Float32Array (V)
+let shown = null;  // log-probabilities of the ids that can be drawn at the selected place, Float64Array (V)
 
 /** Return a function that calls `action`, and shows the message if it fails. */
 function act(action) {
@@ -232,9 +232,10 @@ const showPlace = joined(async () => {
     bars.show([]);
     find("place").textContent = `The first ${vocabulary.unit} is not predicted: nothing stands before it.`;
   } else {
-    const { probabilities } = await client.ask({ op: "distribution", ids, skip, rules: {} });
+    const { probabilities } = await client.ask({ op: "distribution", ids, skip });
     if (text.selected !== place) return;
-    shown = probabilities;
+    shown = Float64Array.from(probabilities, Math.log);
+    if (vocabulary.unknownId !== null) shown[vocabulary.unknownId] = -Infinity;
     cool();
   }
   await inside.show(ids, skip);
@@ -244,7 +245,7 @@ const showPlace = joined(async () => {
 function cool() {
   showTemperature();
   if (!shown || text.selected < 0) return;
-  showBars(likeliestAt(shown, find("temperature").valueAsNumber, vocabulary.unknownId), text.selected);
+  showBars(likeliest(shown, find("temperature").valueAsNumber), text.selected);
 }
 
 function showBars(top, place) {
@@ -290,11 +291,9 @@ find("temperature").max = Math.max(2, header.sample.temperature);
 enable();
 act(async () => {
   const data = Object.fromEntries(["weights", "counts"].map((id) => [id, find(id)?.textContent]));
-  const loading = client.start({ op: "load", header, data }, ({ share }) => {
-    progress(`Loading the model: ${Math.round(100 * share)} %`);
-  });
+  const loading = client.ask({ op: "load", header, data });
   const opened = act(openLink)();
-  await loading.finished;
+  await loading;
   if (!running) report("The model is ready.");
   await opened;
 })();

@@ -1,36 +1,12 @@
 // Choose an id from logits, by the rules of gpt/sampling/sampler.py in the same order, in float64.
-// `-Infinity` is the logit of an id that must not be drawn.
 
 const PENALTY_CHARACTERS = 64; // number of last ids whose occurrences the penalties count
-const LIKELIEST = 10; // ids that are shown with their probabilities
-
-/** Return the log-probabilities of logits. */
-function logSoftmax(logits) {
-  const max = largest(logits);
-  let sum = 0;
-  for (const x of logits) sum += Math.exp(x - max);
-  const shift = max + Math.log(sum);
-  return Float64Array.from(logits, (x) => x - shift);
-}
-
-/** Return the largest of some numbers. */
-function largest(numbers) {
-  let max = -Infinity;
-  for (const x of numbers) if (x > max) max = x;
-  return max;
-}
 
 /** Subtract the penalties from the logits of ids that occur among the `recent` ids, in place. */
 function applyPenalties(logits, recent, presence, frequency) {
   const counts = new Map();
   for (const id of recent.slice(-PENALTY_CHARACTERS)) counts.set(id, (counts.get(id) ?? 0) + 1);
   for (const [id, count] of counts) logits[id] -= presence + count * frequency;
-}
-
-/** Divide logits by the temperature, after subtracting the largest. */
-function applyTemperature(logits, temperature) {
-  const max = largest(logits);
-  return logits.map((x) => (x - max) / temperature);
 }
 
 /** Keep the k largest logits, and any logit that equals the smallest of these. */
@@ -91,20 +67,4 @@ function choose(logits, uniform, rules, recent) {
   if (top_p < 1) logits = keepTopP(logits, top_p);
   if (min_p > 0) logits = keepMinP(logits, min_p);
   return draw(logits, uniform);
-}
-
-/** Return the ten likeliest [id, probability] after the temperature, the likeliest first. */
-function likeliest(logits, temperature = 1) {
-  const cooled = temperature === 0 ? logits : applyTemperature(logits, temperature);
-  const top = []; // [id, logit], the largest first
-  cooled.forEach((logit, id) => {
-    if (top.length === LIKELIEST && logit <= top[LIKELIEST - 1][1]) return;
-    let place = top.length;
-    while (place > 0 && top[place - 1][1] < logit) place--;
-    top.splice(place, 0, [id, logit]);
-    top.length = Math.min(top.length, LIKELIEST);
-  });
-  if (temperature === 0) return top.map(([id], i) => [id, i === 0 ? 1 : 0]);
-  const log_p = logSoftmax(cooled);
-  return top.map(([id]) => [id, Math.exp(log_p[id])]);
 }

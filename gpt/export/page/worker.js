@@ -14,7 +14,6 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
 
     {op: "load", id, header, data}      first; header: the parsed JSON of the element `header`;
                                         data: {weights, counts}, the text of these elements
-      -> {op: "progress", id, share}    share of the work that is done, from 0 to 1
       -> {op: "loaded", id, kernel}     "WebAssembly" or "JavaScript", which is slower: without
                                         WebAssembly, or if the page's content security policy
                                         lacks script-src 'wasm-unsafe-eval'
@@ -35,10 +34,9 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
 
     The other requests may also have `skip`, so that their contexts are those of the generation.
 
-    {op: "distribution", id, ids, rules}
-      -> {op: "distribution", id, top, probabilities}
-                                        what follows ids: top as above; probabilities: those of the
-                                        model, Float32Array (V)
+    {op: "distribution", id, ids}
+      -> {op: "distribution", id, probabilities}
+                                        those of the model after ids, Float32Array (V)
 
     {op: "score", id, ids}              the probability of each id given the ids before it, in
                                         consecutive windows of T ids, as val losses are measured,
@@ -83,18 +81,16 @@ async function breathe() {
 /** Each handles a request; `send` posts an answer, and `isStopped` also lets messages in. */
 const operations = {
   async load({ header, data }, send) {
-    model = await Model.load(header, data, async (share) => send("progress", { share }));
+    model = await Model.load(header, data);
     send("loaded", { kernel: model.networks[0].arena.kernels ? "WebAssembly" : "JavaScript" });
   },
   async generate(request, send, isStopped) {
     const reason = await generate(model, request, (token) => send("token", token), isStopped);
     send("done", { reason });
   },
-  async distribution({ ids, rules, skip = 0 }, send) {
-    const { logits, logP } = model.after(ids, skip);
-    if (model.unknown !== null) logits[model.unknown] = -Infinity;
-    const probabilities = Float32Array.from(logP, Math.exp);
-    send("distribution", { top: likeliest(logits, rules.temperature), probabilities });
+  async distribution({ ids, skip = 0 }, send) {
+    const { logP } = model.after(ids, skip);
+    send("distribution", { probabilities: Float32Array.from(logP, Math.exp) });
   },
   async score({ ids }, send, isStopped) {
     send("done", { reason: await score(model, ids, (part) => send("scores", part), isStopped) });
