@@ -1,7 +1,6 @@
 """The web application: OpenAI's API for completions, and the page of the model."""
 
 import asyncio
-import logging
 from contextlib import closing
 from typing import Any
 
@@ -17,10 +16,8 @@ from gpt.serve.batch import Batch
 from gpt.serve.completion_request import parse_request
 from gpt.serve.completions import Completion
 from gpt.serve.guard import Guard, read_body
-from gpt.serve.refusal import Refusal
+from gpt.serve.refusal import Refusal, refusal_of
 from gpt.serve.served_run import ServedRun
-
-log = logging.getLogger(__name__)
 
 
 class EventStream(StreamingResponse):
@@ -112,11 +109,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and not isinstance(error, Refusal):
         where = f"{request.method} {request.url.path:.100}"
         error = Refusal(error.status_code, f"{where}: {error.detail}", headers=error.headers)
-    elif isinstance(error, ClientDisconnect):
+    if isinstance(error, ClientDisconnect):
         error = Refusal(499, "the client disconnected")  # nobody reads it
-    elif isinstance(error, GPTError):
-        error = Refusal(500, str(error))
-    elif not isinstance(error, Refusal):
-        log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
-        error = Refusal(500, f"internal error: {type(error).__name__}")
-    return JSONResponse(error.content, error.status_code, error.headers)
+    refusal = refusal_of(error)
+    return JSONResponse(refusal.content, refusal.status_code, refusal.headers)

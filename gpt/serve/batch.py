@@ -1,7 +1,6 @@
 """Generate and score the texts of many requests in one batch."""
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -12,14 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt.errors import GPTError
 from gpt.sampling.generate import GrowingText
-from gpt.serve.refusal import Refusal
+from gpt.serve.refusal import Refusal, refusal_of
 from gpt.serve.served_run import MAX_TEXTS, ServedModel
 
 MAX_ADMITTED = 256  # texts that are generated, wait for it, or wait for their client to read them
-
-log = logging.getLogger(__name__)
 
 
 class Token(NamedTuple):
@@ -116,7 +112,7 @@ class Batch:
                 await self._step(model, joining.get(model, []))
 
     async def _step(self, model: ServedModel, joining: list[TextTask]) -> None:
-        """Append an id to each text of `model` and to those `joining`, if it is still wanted."""
+        """Append an id to each text of `model` that is still wanted, and to those of `joining`."""
         running = self._running.pop(model, [])
         kept = [row for row, task in enumerate(running) if task.count]
         tasks = [running[row] for row in kept] + joining
@@ -127,12 +123,10 @@ class Batch:
         try:
             tokens = await advance(self._thread, _advanced, model, kept, joining, tasks)
         except Exception as error:
-            if not isinstance(error, GPTError):
-                log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG))
-            message = str(error) if isinstance(error, GPTError) else f"internal error: {error!r}"
             del self._running[model]
+            refusal = refusal_of(error)
             for task in tasks:
-                task.fail(Refusal(500, message[:200]))
+                task.fail(refusal)
             return
         for task, token in zip(tasks, tokens, strict=True):
             if task.count:

@@ -17,6 +17,10 @@ LISTS = {  # messages about fields that are a list or one item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
+# after the first wrong item, the others are not checked: there can be half a million
+Texts = Annotated[list[str], Field(fail_fast=True)]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Prompts = Texts | Annotated[list[TokenIds], Field(fail_fast=True)]
 
 
 def _listed(value: Any) -> Any:
@@ -35,9 +39,7 @@ class CompletionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    prompt: Annotated[
-        list[str] | list[list[int]], Field(min_length=1), BeforeValidator(_listed)
-    ] = [""]
+    prompt: Annotated[Prompts, Field(min_length=1), BeforeValidator(_listed)] = [""]
     max_tokens: int = Field(16, ge=0, le=MAX_TOKENS)
     temperature: NonNegativeFloat = 1.0
     top_p: Probability = 1.0

@@ -7,16 +7,88 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.batch import MAX_ADMITTED, Batch, TextTask, Token
-from gpt.serve.choice_text import ChoiceText
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedModel
+
+
+@dataclass(eq=False)
+class CompletionChoice:
+    """One choice of a response: tokens in, JSON out, until a stop string or a number of tokens."""
+
+    detokenizer: Detokenizer
+    buffer: StopBuffer  # its `length` is the number of generated tokens after which the text ends
+    has_logprobs: bool  # whether the JSON lists tokens
+    text: str = ""  # the characters that can be sent, and were not yet
+    sent: int = 0  # characters that were sent
+    decoded: int = 0  # characters until now, with those that may belong to a stop string
+    generated: int = 0  # tokens until now, with those of a stop string
+    tokens: deque[tuple[int, Token]] = field(default_factory=deque)  # not sent, each with its index
+    finish_reason: str | None = None  # `stop` or `length` at the end of the choice
+
+    def echo(self, prompt: Sequence[Token]) -> None:
+        """Begin the text with the tokens of its prompt."""
+        self.text = "".join(character for token in prompt for character, _ in self._decode(token))
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        """Add generated tokens. Tokens after the end of the text are ignored."""
+        for token in tokens:
+            self.generated += 1
+            for character in self._decode(token):
+                chunk = self.buffer.push(*character)
+                if chunk is not None:
+                    self.text += chunk.text
+                    if chunk.stop is not None:
+                        self.finish_reason = "stop"
+                        return
+            if self.generated == self.buffer.length:
+                self.text += self.buffer.release(len(self.buffer.text)).text
+                self.finish_reason = "length"
+                return
+
+    def _decode(self, token: Token) -> list[tuple[str, float]]:
+        """Return the characters that a token completes, as `Detokenizer.push` does."""
+        characters = self.detokenizer.push(token.id, 0.0)
+        self.decoded += len(characters)
+        if self.has_logprobs:
+            is_complete = not self.detokenizer.waiting  # else a byte of the next character
+            self.tokens.append((self.decoded - is_complete, token))
+        return characters
+
+    def take(self) -> dict[str, Any]:
+        """Return what can be sent and was not yet, as JSON: characters, and the tokens of these."""
+        text, self.text = self.text, ""
+        self.sent += len(text)
+        logprobs = None
+        if self.has_logprobs:
+            taken = []
+            while self.tokens and (self.tokens[0][0] < self.sent or self.finish_reason == "length"):
+                taken.append(self.tokens.popleft())
+            names = self.detokenizer.names
+            logprobs = {
+                "tokens": [names[token.id] for _, token in taken],
+                "token_logprobs": [token.log_probability for _, token in taken],
+                "top_logprobs": [
+                    None
+                    if token.likely is None
+                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
+                    for _, token in taken
+                ],
+                "text_offset": [index for index, _ in taken],
+            }
+        return {
+            "index": self.buffer.sample,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": self.finish_reason,
+        }
 
 
 class Completion:
@@ -47,10 +119,15 @@ class Completion:
         if tokens > MAX_REQUEST_TOKENS:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
+        self.prompt_tokens = sum(map(len, self.prompts))
+        request.prompt.clear()  # it can take megabytes until the request has its turn
+        if not request.echo:
+            self.prompts = [ids[-model.context :] for ids in self.prompts]
         self.choices = [
-            ChoiceText(
-                Detokenizer(model.vocabulary, prompt),
+            CompletionChoice(
+                Detokenizer(model.vocabulary, () if request.echo else prompt),
                 StopBuffer(index, [stop for stop in request.stop if stop], request.max_tokens),
+                has_logprobs=request.logprobs is not None,
             )
             for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
         ]
@@ -79,7 +156,7 @@ class Completion:
         """
         async for _ in self._news():
             pass
-        choices = [self._taken(choice) for choice in self.choices]
+        choices = [choice.take() for choice in self.choices]
         return self.head | {"choices": choices, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
@@ -88,7 +165,7 @@ class Completion:
         end = {"usage": None} if with_usage else {}
         try:
             async for choices in self._news():
-                events = [self.head | {"choices": [self._taken(each)]} | end for each in choices]
+                events = [self.head | {"choices": [choice.take()]} | end for choice in choices]
                 yield "".join(map(_event, events))
             if with_usage:
                 yield _event(self.head | {"choices": [], "usage": self._usage()})
@@ -96,13 +173,11 @@ class Completion:
             yield _event(error.content)
         yield "data: [DONE]\n\n"
 
-    async def _news(self) -> AsyncIterator[list[ChoiceText]]:
+    async def _news(self) -> AsyncIterator[list[CompletionChoice]]:
         """Yield the choices that have new text, whenever there is some."""
-        request, n = self.request, self.request.n
+        request = self.request
         if request.echo:
-            scores = await self._scores()
-            for choice in self.choices:
-                await asyncio.to_thread(self._echo, choice, scores[choice.buffer.sample // n])
+            await self._echo()
             yield self.choices
         if request.max_tokens == 0:
             for choice in self.choices:
@@ -114,10 +189,10 @@ class Completion:
         texts = [
             GrowingText(prompt or encode_prompt("", self.model.vocabulary), source, rules)
             for prompt in self.prompts
-            for source in sample_sources(seed, range(n))
+            for source in sample_sources(seed, range(request.n))
         ]
-        tasks = self._begin(texts)
-        pending = dict(zip(self.choices, tasks, strict=True))
+        self._begin(texts, [request.max_tokens] * len(texts))
+        pending = dict(zip(self.choices, self._tasks, strict=True))
         while pending:
             await self._arrival()
             changed = []
@@ -127,46 +202,36 @@ class Completion:
                 if choice.finish_reason is not None:
                     task.count = 0
                     del pending[choice]
-                if choice.tokens or choice.finish_reason is not None:
+                if choice.text or choice.finish_reason is not None:
                     changed.append(choice)
             if changed:
                 yield changed
 
-    def _echo(self, choice: ChoiceText, prompt: list[Token]) -> None:
-        """Begin a choice with its prompt."""
-        buffer = StopBuffer(choice.buffer.sample, (), len(prompt))
-        echo = ChoiceText(Detokenizer(self.model.vocabulary), buffer)
-        echo.add(prompt)
-        choice.text, choice.tokens, choice.offsets = echo.text, echo.tokens, echo.offsets
-        choice.offset = echo.offset
+    async def _echo(self) -> None:
+        """Begin each choice with its prompt, whose tokens are scored if this is requested.
 
-    async def _scores(self) -> list[list[Token]]:
-        """Return the tokens of each prompt, with log-probabilities if they are requested.
-
-        The first token of a prompt has none.
+        The first token of a prompt has no log-probability.
         """
-        tokens = [[Token(id_, None, None) for id_ in ids] for ids in self.prompts]
-        if self.request.logprobs is None:
-            return tokens
-        scored = [(row, ids) for row, ids in enumerate(self.prompts) if len(ids) > 1]
-        source = sample_sources(0, [0])[0]  # no number is drawn
-        texts = [GrowingText(ids[:1], source, PLAIN, deque(ids[1:])) for _, ids in scored]
-        tasks = self._begin(texts)
-        for (row, ids), task in zip(scored, tasks, strict=True):
-            while len(task.tokens) < len(ids) - 1:
+        prompts = [[Token(id_, None, None) for id_ in ids] for ids in self.prompts]
+        if self.request.logprobs is not None:
+            source = sample_sources(0, [0])[0]  # no number is drawn
+            texts = [GrowingText(ids[:1], source, PLAIN, deque(ids[1:])) for ids in self.prompts]
+            self._begin(texts, [len(text.given) for text in texts])
+            while any(task.count for task in self._tasks):
                 await self._arrival()
-            tokens[row][1:] = task.tokens
-        return tokens
+            for prompt, task in zip(prompts, self._tasks, strict=True):
+                prompt[1:] = task.tokens
+        for choice in self.choices:
+            prompt = prompts[choice.buffer.sample // self.request.n]
+            await asyncio.to_thread(choice.echo, prompt)
 
-    def _begin(self, texts: Sequence[GrowingText]) -> list[TextTask]:
-        """Begin to score the ids that are given with `texts`, or to generate if there are none."""
-        count, likely = self.request.max_tokens, self.request.logprobs
+    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> None:
+        """Begin to append `counts` ids to the texts."""
         self._tasks = [
-            TextTask(self.model, text, len(text.given) or count, likely, self._changed)
-            for text in texts
+            TextTask(self.model, text, count, self.request.logprobs, self._changed)
+            for text, count in zip(texts, counts, strict=True)
         ]
         self.batch.submit(self._tasks)
-        return self._tasks
 
     async def _arrival(self) -> None:
         """Wait for news of this request's tasks; raise the error of one of them, if any."""
@@ -176,37 +241,12 @@ class Completion:
             if task.error is not None:
                 raise task.error
 
-    def _taken(self, choice: ChoiceText) -> dict[str, Any]:
-        """Return the part of a choice that was not yet sent, as JSON."""
-        text, tokens, offsets = choice.text, choice.tokens, choice.offsets
-        choice.text, choice.tokens, choice.offsets = "", [], []
-        names, logprobs = self.model.vocabulary.names, None
-        if self.request.logprobs is not None:
-            logprobs = {
-                "tokens": [names[token.id] for token in tokens],
-                "token_logprobs": [token.log_probability for token in tokens],
-                "top_logprobs": [
-                    None
-                    if token.likely is None
-                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
-                    for token in tokens
-                ],
-                "text_offset": offsets,
-            }
-        return {
-            "index": choice.buffer.sample,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": choice.finish_reason,
-        }
-
     def _usage(self) -> dict[str, int]:
-        prompts = sum(map(len, self.prompts))
-        generated = sum(choice.received for choice in self.choices)
+        generated = sum(choice.generated for choice in self.choices)
         return {
-            "prompt_tokens": prompts,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": generated,
-            "total_tokens": prompts + generated,
+            "total_tokens": self.prompt_tokens + generated,
         }
 
 

@@ -1,4 +1,4 @@
-"""Checks of a request that do not depend on what it asks for, and limits on its time and size."""
+"""Checks of the headers of a request, and limits on the size and time of its body."""
 
 import asyncio
 import base64
@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpt.serve.refusal import Refusal
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
-SEND_TIMEOUT_S = 60.0  # seconds after which a client that reads nothing is dropped
+BODY_TIMEOUT_S = 60  # seconds in which the body of a request must arrive
 
 
 class Guard:
@@ -41,14 +41,8 @@ class Guard:
         Raises:
             Refusal: the request is not allowed.
         """
-
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                await send(message)
-
         self._check(Headers(scope=scope))
-        with suppress(TimeoutError):
-            await self.app(scope, receive, send_in_time)
+        await self.app(scope, receive, send)
 
     def _check(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
@@ -90,13 +84,18 @@ async def read_body(request: Request) -> bytes:
     after they have sent the whole body.
 
     Raises:
-        Refusal: the body has more than MAX_BODY_BYTES.
+        Refusal: the body has more than MAX_BODY_BYTES, or does not arrive in BODY_TIMEOUT_S.
     """
     body, size = bytearray(), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= MAX_BODY_BYTES:
-            body += chunk
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= MAX_BODY_BYTES:
+                    body += chunk
+    except TimeoutError:
+        message = f"expected the whole body within {BODY_TIMEOUT_S} s; send it again"
+        raise Refusal(408, message) from None
     if size > MAX_BODY_BYTES:
         raise Refusal(413, f"the body has more than {MAX_BODY_BYTES:,} bytes; send a smaller one")
     return bytes(body)

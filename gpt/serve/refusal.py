@@ -1,8 +1,13 @@
 """The error that a request can be answered with, in OpenAI's format."""
 
+import logging
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
+
+from gpt.errors import GPTError
+
+log = logging.getLogger(__name__)
 
 
 class Refusal(HTTPException):
@@ -29,3 +34,13 @@ class Refusal(HTTPException):
         kind = "invalid_request_error" if status < 500 else "server_error"
         error = {"message": message, "type": kind, "param": param, "code": code}
         self.content = {"error": error}
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Return the answer to a request that failed with `error`. Log what is not the user's error."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, GPTError):
+        return Refusal(500, str(error))
+    log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+    return Refusal(500, f"internal error: {type(error).__name__}")

@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
-from gpt.export.exported_run import ExportedRun
 from gpt.export.html import html_page
 from gpt.runs.format import INDEX, CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import open_engine
 from gpt.sampling.generate import PLAIN, Generator, GrowingText, sample_sources
 from gpt.sampling.prompt import check_known
+from gpt.sampling.sampler import PENALTY_CHARACTERS
 from gpt.serve.refusal import Refusal
 from gpt.text.normalizer import normalized
 
@@ -28,10 +28,13 @@ class ServedModel:
     def __init__(self, checkpoint: CheckpointData, device: str) -> None:
         self.checkpoint, self.vocabulary, self.page = checkpoint, checkpoint.vocabulary, b""
         engine = open_engine(checkpoint, device, MAX_TEXTS)
-        engine.select([0])  # for a text that the first texts replace
-        unwanted = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
+        engine.select([0])
+        # an engine has at least one text: the first requests replace this one
+        placeholder = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
         # only the thread of the batch uses it
-        self.generator = Generator(engine, [unwanted], self.vocabulary.unknown_id)
+        self.generator = Generator(engine, [placeholder], self.vocabulary.unknown_id)
+        # the number of last ids of a prompt that have an effect
+        self.context = max(checkpoint.config.model.T, PENALTY_CHARACTERS)
 
     def encode(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt, which is normalised like the text of the run.
@@ -90,8 +93,8 @@ class ServedRun:
         model = await self.model()
         async with self._rendering:
             if not model.page:
-                exported = ExportedRun(self.run, model.checkpoint, lambda: None)
-                model.page = await asyncio.to_thread(html_page, exported)
+                page = asyncio.to_thread(html_page, self.name, model.checkpoint, None)
+                model.page = await page
         return model.page
 
     def _loaded(self) -> ServedModel:

@@ -1,19 +1,66 @@
 """Listen on a port, and serve a run until a signal arrives."""
 
+import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from starlette.responses import JSONResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpt.errors import GPTError, UsageError
 from gpt.serve.app import App
 from gpt.serve.batch import Batch
+from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedRun
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
+MAX_CONNECTIONS = 512  # clients that are connected at once; requests of others are refused
+HEAD_TIMEOUT_S = 10  # seconds from connecting, or from a response, to the end of a request's head
+STALL_S = 60  # seconds after which a client that reads nothing is dropped
+BUSY = JSONResponse(
+    Refusal(429, "the server has too many connections; try again later").content,
+    status_code=429,
+    headers={"Retry-After": "1"},
+)
+
+
+class _Connection(H11Protocol):
+    """Connection to a client, which is closed if the client is too slow."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.is_excess = len(self.connections) > MAX_CONNECTIONS
+        self.timeout_keep_alive_task = self.loop.call_later(
+            HEAD_TIMEOUT_S, self.timeout_keep_alive_handler
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self.is_excess = self.is_excess and len(self.connections) > MAX_CONNECTIONS
+        self.app = BUSY if self.is_excess else self.config.loaded_app
+        # unlike H11Protocol's method, this one stops the timer only when the head is complete
+        self.conn.receive_data(data)
+        self.handle_events()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(math.inf)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watcher.cancel()
+
+    def _watch(self, before: float) -> None:
+        """Drop the client if it read none of the `before` bytes that it had to read."""
+        unread = self.transport.get_write_buffer_size()
+        if unread >= before:
+            self.transport.abort()
+        else:
+            self._watcher = self.loop.call_later(STALL_S, self._watch, unread)
 
 
 class _Server(uvicorn.Server):
@@ -57,12 +104,13 @@ def serve(
     batch = Batch()
     config = uvicorn.Config(
         App(run, batch, token, only_local),
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=HEAD_TIMEOUT_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application logs its errors
