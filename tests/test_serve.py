@@ -19,10 +19,13 @@ import numpy as np
 import openai
 
 import gpt
+from gpt.config.schema import SampleConfig
 from gpt.runs.format import TrainingState
 from gpt.runs.write import write_checkpoint
+from gpt.sampling.generate import GrowingText, sample_sources
 from gpt.sampling.stopping import collect
-from gpt.serve.served_run import ServedRun
+from gpt.serve.batch import Batch, TextTask
+from gpt.serve.served_run import ServedModel, ServedRun
 from tests.conftest import PANGRAM, small
 from tests.serving import (  # noqa: F401
     LONG,
@@ -215,6 +218,31 @@ def test_a_run_in_training_is_served_with_its_token_until_a_signal(tmp_path: Pat
             stream.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 128 + signal.SIGINT
+
+
+def test_texts_of_all_models_end_when_the_server_stops(run: Path) -> None:
+    """A bug: a text that waited for the step of another model was generated all the same."""
+    checkpoint = gpt.load(run, device="cpu").checkpoint
+    [source] = sample_sources(1, [0])
+
+    async def stopped() -> list[TextTask]:
+        batch = Batch()
+        tasks = [
+            TextTask(
+                ServedModel(checkpoint, "cpu"),
+                GrowingText([0], source, SampleConfig()),
+                count=LONG,
+                likely=None,
+                changed=asyncio.Event(),
+            )
+            for _ in range(2)
+        ]
+        batch.submit(tasks)
+        await asyncio.sleep(0)  # the first step begins
+        batch.stop()
+        return tasks
+
+    assert all(task.error for task in asyncio.run(stopped()))
 
 
 def test_sigterm_ends_a_stream_with_a_message(run: Path) -> None:

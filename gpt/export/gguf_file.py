@@ -130,11 +130,13 @@ def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
 
 
 def _output(weights: Tensors) -> Tensors:
-    """Return the last LayerNorm and the output layer, with a row of logit END_LOGIT.
+    """Return the last LayerNorm and the output layer, with a row for the end token.
 
-    llama.cpp's output layer has no bias, but the row needs one. A normalised vector n has mean 0.
-    If the LayerNorm has weight 1 and bias 1, its output is n + 1. A row of mean b / C, where b is
-    the bias, then has the logit row n + b. The rows of the model are changed accordingly.
+    The logit of the end token is END_LOGIT after any text, which needs a bias; llama.cpp's output
+    layer has none. Therefore, the LayerNorm gets weight 1 and bias 1. It maps a normalised vector
+    n, whose numbers have the sum 0, to n + 1. A row r of the output layer then has the logit
+    r @ n + sum(r). For the end token, all numbers of r are END_LOGIT / C. The model's rows are
+    multiplied by the weight of its LayerNorm, and shifted so that sum(r) is what its bias adds.
     """
     scaled = weights["head.weight"] * weights["norm.weight"]  # (V, C)
     bias = np.append(

@@ -54,7 +54,7 @@ JAIS2 = PERSIMMON | {
 
 
 class Converted(NamedTuple):
-    """A model for a class of transformers."""
+    """A model, converted for a class of transformers."""
 
     config: dict[str, Any]  # content of config.json
     weights: Tensors  # by parameter name of the class
@@ -183,7 +183,7 @@ def _rotary(model: ModelConfig) -> dict[str, Any]:
 
 
 def _renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
-    """Return the parameters of the layers in `names`, under the names there."""
+    """Return the parameters of the layers that are keys of `names`, by their new names."""
     renamed = {}
     for name, weight in weights.items():
         match = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)

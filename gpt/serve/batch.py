@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,13 +46,13 @@ class TextTask:
 class Batch:
     """Texts that are generated together. They join and leave between two characters.
 
-    Neither the other texts nor the time at which a text joins changes its ids. If a new checkpoint
-    is loaded, texts that were begun with the old one are continued with the old one. The numbers
-    are computed in a thread of their own; all else happens in the thread of the event loop.
+    The ids of a text depend neither on other texts nor on the time at which it joins. A text that
+    was begun with a checkpoint is continued with it, even if a newer one is loaded. A second thread
+    computes the ids; all else happens in the thread of the event loop.
     """
 
     def __init__(self) -> None:
-        self._waiting = deque[TextTask]()
+        self._waiting: list[TextTask] = []
         self._running: dict[ServedModel, list[TextTask]] = {}
         self._admitted = 0  # texts
         self._thread = ThreadPoolExecutor(1, "gpt batch")
@@ -87,8 +86,7 @@ class Batch:
         """
         if self._stopping:
             raise self._stopping
-        waiting = [task for task in self._waiting if task.count]
-        self._waiting = deque([*waiting, *tasks])
+        self._waiting += tasks
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._generate())
 
@@ -101,20 +99,17 @@ class Batch:
     async def _generate(self) -> None:
         """Generate until no text is wanted."""
         while self._waiting or self._running:
-            joining: dict[ServedModel, list[TextTask]] = {}
-            room = MAX_TEXTS - sum(task.count > 0 for task in chain(*self._running.values()))
-            while self._waiting and room:
-                task = self._waiting.popleft()
-                if task.count:
-                    joining.setdefault(task.model, []).append(task)
-                    room -= 1
-            for model in {**self._running, **joining}:
-                await self._step(model, joining.get(model, []))
+            for model in dict.fromkeys([*self._running, *(task.model for task in self._waiting)]):
+                await self._step(model)
 
-    async def _step(self, model: ServedModel, joining: list[TextTask]) -> None:
-        """Append an id to each text of `model` that is still wanted, and to those of `joining`."""
+    async def _step(self, model: ServedModel) -> None:
+        """Append an id to each text of `model` that is wanted, and for which there is room."""
         running = self._running.pop(model, [])
         kept = [row for row, task in enumerate(running) if task.count]
+        others = sum(task.count > 0 for task in chain(*self._running.values()))
+        wanted = [task for task in self._waiting if task.count]
+        joining = [task for task in wanted if task.model is model][: MAX_TEXTS - len(kept) - others]
+        self._waiting = [task for task in wanted if task not in joining]
         tasks = [running[row] for row in kept] + joining
         if not tasks:
             return

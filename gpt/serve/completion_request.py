@@ -24,7 +24,7 @@ Prompts = Texts | Annotated[list[TokenIds], Field(fail_fast=True)]
 
 
 def _listed(value: Any) -> Any:
-    """Return a list of texts or of lists of ids, given also a single text or list of ids."""
+    """Wrap a single text, or a single list of ids, in a list."""
     is_ids = isinstance(value, list) and value and all(isinstance(each, int) for each in value)
     return [value] if isinstance(value, str) or is_ids else value
 

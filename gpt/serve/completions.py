@@ -63,7 +63,7 @@ class CompletionChoice:
         return characters
 
     def take(self) -> dict[str, Any]:
-        """Return what can be sent and was not yet, as JSON: characters, and the tokens of these."""
+        """Return the characters that were not yet sent, and their tokens, as JSON."""
         text, self.text = self.text, ""
         self.sent += len(text)
         logprobs = None
@@ -174,7 +174,7 @@ class Completion:
         yield "data: [DONE]\n\n"
 
     async def _news(self) -> AsyncIterator[list[CompletionChoice]]:
-        """Yield the choices that have new text, whenever there is some."""
+        """Yield lists of the choices that have new text."""
         request = self.request
         if request.echo:
             await self._echo()
@@ -208,7 +208,7 @@ class Completion:
                 yield changed
 
     async def _echo(self) -> None:
-        """Begin each choice with its prompt, whose tokens are scored if this is requested.
+        """Begin each choice with its prompt. Score the prompts if log-probabilities are requested.
 
         The first token of a prompt has no log-probability.
         """
@@ -226,7 +226,7 @@ class Completion:
             await asyncio.to_thread(choice.echo, prompt)
 
     def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> None:
-        """Begin to append `counts` ids to the texts."""
+        """Submit a task for each text, to append as many ids as `counts` says."""
         self._tasks = [
             TextTask(self.model, text, count, self.request.logprobs, self._changed)
             for text, count in zip(texts, counts, strict=True)
@@ -234,7 +234,7 @@ class Completion:
         self.batch.submit(self._tasks)
 
     async def _arrival(self) -> None:
-        """Wait for news of this request's tasks; raise the error of one of them, if any."""
+        """Wait until tasks of this request have changed. Raise the error of a task that failed."""
         await self._changed.wait()
         self._changed.clear()
         for task in self._tasks:

@@ -18,7 +18,7 @@ BODY_TIMEOUT_S = 60  # seconds in which the body of a request must arrive
 
 
 class Guard:
-    """ASGI application that refuses requests from other web sites and from strangers.
+    """ASGI application that refuses requests from other web sites, or without the token.
 
     A page of another site could call this server from the user's browser. The browser then sends
     the site's `Origin`. If the site lets its name refer to this machine (DNS rebinding), the

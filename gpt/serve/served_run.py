@@ -98,7 +98,7 @@ class ServedRun:
         return model.page
 
     def _loaded(self) -> ServedModel:
-        """Load the checkpoint; keep the model if it is damaged or has the same weights."""
+        """Load the checkpoint. If it is damaged or has the same weights, keep the current model."""
         current = self._model.checkpoint
         try:
             if read_summary(self.run, self.which).weights_sha256 == current.weights_sha256:

@@ -55,7 +55,7 @@ class _Connection(H11Protocol):
         self._watcher.cancel()
 
     def _watch(self, before: float) -> None:
-        """Drop the client if it read none of the `before` bytes that it had to read."""
+        """Drop the client if it has read none of the `before` bytes that it had to read."""
         unread = self.transport.get_write_buffer_size()
         if unread >= before:
             self.transport.abort()

@@ -121,7 +121,7 @@ class CharacterGPTMember(nn.Module):
         self.head = nn.Linear(C, V, bias=False)
 
     def forward(self, texts: Texts, cache: DynamicCache | None, last: int) -> Tensor:
-        """Return the logits of the ids after the `last` new ids; if `last` is 0, after all."""
+        """Return the logits (B, t, V) after each of the last `last` ids; 0: after all new ids."""
         t = texts.positions.shape[1]
         x: Tensor = 0
         for distance, table in enumerate([self.token_embedding, *self.ngram_embeddings]):
