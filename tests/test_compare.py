@@ -320,6 +320,14 @@ def test_a_run_that_begins_below_a_loss_reached_it_at_step_0() -> None:
 # --- the command ---
 
 
+def test_settings_are_rounded_in_tables(folder: Path, gpt: Gpt) -> None:
+    """Bug: `train.minutes 0.3787515909166662`."""
+    changes = {"train__steps": 2, "train__learning_rate": 1 / 700}
+    api.train(small(**changes), text=str(folder / "text.txt"), run_dir="odd")
+    _, out, _ = gpt("compare", "odd", folder / "bytes")
+    assert ("0.00143" in out, "0.001428" in out) == (True, False)
+
+
 def test_tables_fit_the_terminal_and_name_what_a_conclusion_rests_on(
     folder: Path, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

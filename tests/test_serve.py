@@ -183,7 +183,9 @@ def test_a_checkpoint_written_while_the_server_starts_is_served(run: Path) -> No
 # --- the process ---
 
 
-def test_a_run_in_training_is_served_with_its_token_until_a_signal(tmp_path: Path) -> None:
+def test_a_run_in_training_is_served_with_its_token_until_a_signal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A new checkpoint answers new requests; a text that was begun keeps its model."""
     run = trained(tmp_path)
     data = gpt.load(run, device="cpu").checkpoint
@@ -218,6 +220,7 @@ def test_a_run_in_training_is_served_with_its_token_until_a_signal(tmp_path: Pat
             stream.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 128 + signal.SIGINT
+    assert "stopped at once" not in capfd.readouterr().err  # a bug: nothing was cut off
 
 
 def test_texts_of_all_models_end_when_the_server_stops(run: Path) -> None:

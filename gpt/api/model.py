@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
     from gpt.runs.format import CheckpointData
     from gpt.sampling.stopping import Chunk
-    from gpt.text.vocabulary import Ids
+    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -313,10 +313,12 @@ class Model:
         out = Path(out)
         check_export(to, out, overwrite=overwrite)
         if to == "html":
+            from gpt.evaluation.loss import scored_val
             from gpt.export.html import html_page
             from gpt.inspection.output import write_out
 
-            write_out(out, html_page(self.run.resolve().name, self.checkpoint, self._val()))
+            val = scored_val(corpus) if (corpus := self.corpus()) else None
+            write_out(out, html_page(self.run.resolve().name, self.checkpoint, val))
         elif to == "huggingface":
             from gpt.export.huggingface import export_huggingface
 
@@ -326,16 +328,23 @@ class Model:
 
             export_gguf(self.run.resolve().name, self.checkpoint, out)
 
-    def _val(self) -> "Ids | None":
-        """Return the ids of the val split; None, with a notice, if the text is not available."""
+    def corpus(self) -> "Corpus | None":
+        """Read the text of the run, and return its ids, split into train and val.
+
+        Return None, with a notice, if the text cannot be read or has other characters than when the
+        model was trained.
+        """
         from gpt.api.resolve import read_text
-        from gpt.evaluation.loss import scored_val
 
         try:
-            return scored_val(read_text(self.config, self.vocabulary, self.run))
+            corpus = read_text(self.config, self.vocabulary, self.run)
         except GPTError as error:
-            log.warning("%s; continuing without the val split", error)
+            log.warning("%s; continuing without the run's text", error)
             return None
+        if corpus.vocabulary != self.vocabulary:
+            log.warning("the characters of %s have changed; continuing without it", corpus.name)
+            return None
+        return corpus
 
 
 def load(

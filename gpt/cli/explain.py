@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import logging
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,11 +23,7 @@ from gpt.lessons import FOLLOW, FOLLOW_TITLE, LESSONS
 from gpt.status import phase
 
 if TYPE_CHECKING:
-    from gpt.api.model import Model
     from gpt.lessons.trained import Trained
-    from gpt.text.corpus import Corpus
-
-log = logging.getLogger("gpt")
 
 
 def explain(
@@ -118,21 +113,15 @@ def _load(run: str, seed: int, text: str | None) -> "Trained":
 
         from gpt.lessons.trained import trained_model
 
-    name, text = model.run.resolve().name, text and model.prepare(text)
-    counts, corpus = model.checkpoint.mixture, _corpus_of(model)
-    return trained_model(name, model.module, model.vocabulary, seed, text, corpus, counts)
-
-
-def _corpus_of(model: "Model") -> "Corpus | None":
-    """Return the text that the run was trained on, or None if it cannot be read."""
-    from gpt.api.resolve import read_text
-
-    try:
-        corpus = read_text(model.config, model.vocabulary, model.run)
-    except GPTError as error:
-        log.warning("the text of the run cannot be read, so parts are left out: %s", error)
-        return None
-    return corpus if corpus.vocabulary == model.vocabulary else None
+    return trained_model(
+        model.run.resolve().name,
+        model.module,
+        model.vocabulary,
+        seed,
+        text and model.prepare(text),
+        model.corpus(),
+        model.checkpoint.mixture,
+    )
 
 
 def _write(lesson: str, path: Path) -> None:

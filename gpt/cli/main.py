@@ -76,7 +76,6 @@ def main() -> NoReturn:
         ]
     try:
         code = app(arguments, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
     except SystemExit as done:
         if isinstance(done.code, int) and done.code > 128 and is_main():
             typer.echo("\ngpt: stopped at once", err=True)
@@ -89,6 +88,7 @@ def main() -> NoReturn:
         if is_first_to_fail():
             typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
+    sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
 
 
 def _set_up_streams() -> None:

@@ -68,4 +68,7 @@ def serve(
         sys.stdout.flush()
 
     served = ServedRun(model.run, checkpoint, device, model.checkpoint)
-    serve_run(served, host, port, token, on_ready)
+    try:
+        serve_run(served, host, port, token, on_ready)
+    except (KeyboardInterrupt, SystemExit) as stop:  # the signal that stopped the server
+        raise typer.Exit(stop.code if isinstance(stop, SystemExit) else 130) from None
