@@ -11,11 +11,10 @@ Neither importing this module nor sampling on a CPU imports torch. The functions
 any thread, and install no signal handlers.
 """
 
-from gpt.api.evaluation import evaluate
+from gpt.api.evaluation import describe, evaluate
 from gpt.api.model import Model, load
 from gpt.api.run_comparison import compare
-from gpt.api.sweeps import is_sweep, resume_sweep, sweep
-from gpt.api.text import describe
+from gpt.api.sweeps import resume_sweep, sweep
 from gpt.api.training import distill, estimate, resume, train
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "distill",
     "estimate",
     "evaluate",
-    "is_sweep",
     "load",
     "resume",
     "resume_sweep",

@@ -1,11 +1,11 @@
-"""Evaluate a model on the val split of its run, or on any text."""
+"""Evaluate a model on a text, or describe a text."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpt.api.resolve import Text, open_sources, prepared, read_text, resolve
+from gpt.api.resolve import Settings, Text, open_sources, prepared, read_text, resolve
 from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.evaluation_report import EvaluationReport
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
+    from gpt.evaluation.text_report import TextReport
     from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
@@ -151,3 +152,33 @@ def run_text(model: "Model") -> "Corpus":
             f"since"
         )
     return corpus
+
+
+def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextReport":
+    """Read a text in the same way as training, and report what it contains.
+
+    Args:
+        text: see `train`.
+        settings: changes of the settings in the section `data`; see `train`.
+
+    Returns:
+        A TextReport: sizes, characters, probable decoding errors and duplicates of the text, and
+        the losses that simple models reach on it.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        TextError: the text cannot be read.
+    """
+    from gpt.evaluation.text_report import describe_text
+
+    config = resolve(None, text, settings)
+    sources = open_sources(config.data)
+    corpus = in_characters = prepared(config, sources)
+    plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})
+    if plain != config.data:
+        readable = sources
+        if config.data.vocabulary == "bytes":  # the files may be binary
+            plain = plain.model_copy(update={"errors": "replace"})
+            readable = open_sources(plain)
+        in_characters = prepared(config.model_copy(update={"data": plain}), readable)
+    return describe_text(sources, config.data, corpus, in_characters)

@@ -107,23 +107,6 @@ def sweep(
     )
 
 
-def is_sweep(settings: Settings) -> bool:
-    """Return whether `settings` give several values to a setting that takes one, as in a sweep.
-
-    Args:
-        settings: changes of the config, such as `{"train.learning_rate": [1e-3, 2e-3]}`.
-
-    Returns:
-        True if `sweep` is the function to call, False if it is `train`.
-
-    Raises:
-        ConfigError: a setting is not `section.key=value`.
-    """
-    from gpt.recipe.sweep_plan import combinations
-
-    return bool(combinations(as_changes(settings))[0].values)
-
-
 def resume_sweep(
     folder: str | Path,
     *,

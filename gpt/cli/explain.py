@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import os
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +14,7 @@ from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
     flag,
-    one_run,
     option,
-    show_in_pager,
-    terminal_colour,
     terminal_width,
 )
 from gpt.errors import GPTError, UsageError
@@ -60,10 +59,12 @@ def explain(
     debug: DebugFlag = False,
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
-    run, width, colour = one_run(run_argument, run), terminal_width(), terminal_colour()
+    if run is not None and run_argument is not None:
+        raise UsageError(f"expected one run, got {run_argument} and --run {run}; leave out one")
+    run = run_argument if run is None else run
     _check_request(lesson, run, text, write)
     if lesson is None:
-        typer.echo(json.dumps(LESSONS) if as_json else _lessons(width))
+        typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
         return
     if write is not None:
         _write(lesson, write)
@@ -78,7 +79,7 @@ def explain(
     if as_json:
         typer.echo(json.dumps(page.to_dict()))
     else:
-        show_in_pager(render(page, width, colour=colour, answer=answer))
+        _show_in_pager(render(page, terminal_width(), colour=_has_colours(), answer=answer))
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
 
@@ -144,3 +145,23 @@ def _lessons(width: int) -> str:
     for name, title in {**LESSONS, FOLLOW: FOLLOW_TITLE}.items():
         lines += textwrap.wrap(f"  {name:<15}{title}", width, subsequent_indent=" " * 17)
     return "\n".join(lines)
+
+
+def _has_colours() -> bool:
+    """Return whether stdout is a terminal with colours, and NO_COLOR is not set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def _show_in_pager(text: str) -> None:
+    """Print `text`; on a terminal, in a pager if it is longer than the screen.
+
+    The pager is the command in the environment variable PAGER, or less.
+    """
+    if not sys.stdout.isatty():
+        typer.echo(text)
+        return
+    import pydoc
+
+    os.environ.setdefault("LESS", "FRX")  # as git does: exit if it fits, keep colours and screen
+    pydoc.pager(f"{text}\n")

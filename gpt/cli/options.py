@@ -2,17 +2,13 @@
 
 import json
 import logging
-import os
-import shlex
 import shutil
 import sys
 import textwrap
-from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from gpt.errors import UsageError, as_typed
 from gpt.text.display import visible
 
 MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
@@ -76,13 +72,6 @@ Settings = Annotated[
 ]
 
 
-def one_run(argument: str | None, option: str | None) -> str | None:
-    """Return the run given as argument or by `--run`, or None; raise UsageError if given twice."""
-    if argument is not None and option is not None:
-        raise UsageError(f"expected one run, got {argument} and --run {option}; leave out one")
-    return argument if option is None else option
-
-
 def terminal_width() -> int:
     """Return the terminal's width in columns: at most `MAX_COLUMNS`; 80 without a terminal."""
     return min(shutil.get_terminal_size().columns, MAX_COLUMNS)
@@ -96,35 +85,6 @@ def wrapped(text: str, stream: TextIO) -> str:
         textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
         for line in text.splitlines()
     )
-
-
-def terminal_colour() -> bool:
-    """Return whether stdout is a terminal with colours, and NO_COLOR is not set."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
-
-
-def show_in_pager(text: str) -> None:
-    """Print `text`; on a terminal, in a pager if it is longer than the screen.
-
-    The pager is the command in the environment variable PAGER, or less.
-    """
-    if not sys.stdout.isatty():
-        typer.echo(text)
-        return
-    import pydoc
-
-    os.environ.setdefault("LESS", "FRX")  # as git does: exit if it fits, keep colours and screen
-    pydoc.pager(f"{text}\n")
-
-
-def tensorboard(folder: str) -> str:
-    """Return the shell command that shows the runs in `folder` in TensorBoard.
-
-    A run logs a table of samples at each evaluation. The command shows only the newest table.
-    """
-    program = as_typed(Path(sys.executable).with_name("tensorboard"))
-    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])
 
 
 def show(text: str) -> None:

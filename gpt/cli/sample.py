@@ -83,9 +83,10 @@ def sample(
     from gpt import api
 
     model = api.load(run, checkpoint, device)
-    repeats = "" if interactive or seed is not None else " (--seed {} repeats this)"
+    is_random = seed is None
     seed = int.from_bytes(os.urandom(3)) if seed is None else seed
-    summary = visible(f"{model.summary()}, seed {seed}{repeats.format(seed)}")
+    repeats = f" (--seed {seed} repeats this)" if is_random and not interactive else ""
+    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
     if interactive:
         from gpt.cli.repl import Repl
 

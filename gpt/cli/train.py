@@ -1,16 +1,70 @@
-"""The command `gpt train`: train or resume a run or a sweep."""
+"""The command `gpt train`: train or resume a run or a sweep, and print its results."""
 
+import math
+import shlex
+import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gpt.cli.help import HelpAllFlag
-from gpt.cli.options import DebugFlag, JsonFlag, Settings, TextNames, flag, option
-from gpt.cli.results import print_estimate, print_outcome, print_sweep
+import typer
+
+from gpt.cli.options import (
+    DebugFlag,
+    JsonFlag,
+    Settings,
+    TextNames,
+    flag,
+    option,
+    show,
+    show_json,
+    terminal_width,
+    wrapped,
+)
 from gpt.cli.signals import StopSignals
 from gpt.distributed.launch import is_launched, is_main
-from gpt.errors import UsageError
+from gpt.errors import UsageError, as_typed, command
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.recipe.sweep import Sweep
+    from gpt.training.dry_run import Estimate
+    from gpt.training.run_context import Outcome
+
+MIB = 2**20  # bytes of one mebibyte
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    """If `--help-all` is given, print the help and all settings in their groups, and exit."""
+    if not asked:
+        return
+    from gpt.config.schema import SETTINGS
+
+    groups: dict[str, list[tuple[str, str]]] = {}
+    widest = max(map(len, SETTINGS))
+    for setting in SETTINGS.values():
+        row = (setting.key.ljust(widest), f"{setting.description}  [{setting.default}]")
+        groups.setdefault(setting.group, []).append(row)
+    formatter = ctx.make_formatter()
+    heading = "\nSettings, in a config file or by --set KEY=VALUE; defaults in brackets"
+    with formatter.section(heading):
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
+    typer.echo(ctx.get_help())
+    typer.echo(formatter.getvalue().rstrip("\n"))
+    raise typer.Exit
+
+
+HelpAllFlag = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", is_eager=True, callback=_show_all, help="Show this and all settings."
+    ),
+]
 
 
 def train(
@@ -64,12 +118,14 @@ def train(
     import psutil
 
     from gpt import api
+    from gpt.recipe.sweep_plan import combinations
     from gpt.recipe.train_command import sweep_has_ended
     from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
-    changes = [*(overrides or []), *([] if device is None else [f"device={device}"])]
-    is_sweep = resume is None and (seeds is not None or api.is_sweep(changes))
+    changes = [*(overrides or [])]
+    changes += [] if device is None else [f"device={device}"]
+    is_sweep = resume is None and (seeds is not None or bool(combinations(changes)[0].values))
     is_named = resume is not None and (resume or not text)
     swept = find_sweep(resume or None) if is_named else None
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
@@ -104,21 +160,125 @@ def train(
     asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
     new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        print_estimate(*api.estimate(**new, clock=clock), as_json)
+        _print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
-    new |= {"run_dir": run_dir, "overwrite": overwrite}
+    folder = {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
     if swept:
         work = partial(api.resume_sweep, swept, jobs=jobs)
     elif is_sweep:
-        work = partial(api.sweep, **new, seeds=seeds, jobs=jobs)
+        work = partial(api.sweep, **new, **folder, seeds=seeds, jobs=jobs)
     elif resume is not None:
         work = partial(api.resume, resume or None, **asked, clock=clock)
     else:
-        work = partial(api.train, **new, clock=clock)
+        work = partial(api.train, **new, **folder, clock=clock)
     with StopSignals(repeated=is_launched()) as signals:
         result: Any = work(should_stop=lambda: signals.should_stop() or sweep_has_ended())
     if is_sweep or swept:
-        print_sweep(result, as_json)
+        _print_sweep(result, as_json)
     elif is_main():
-        print_outcome(result, as_json)
+        _print_outcome(result, as_json)
+
+
+def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
+    """Print the scores, commands to watch and sample the run, and a sample of its best model."""
+    from gpt import api
+    from gpt.sampling.stopping import collect, in_order
+
+    with phase("loading the best checkpoint"):
+        chunks = api.load(outcome.run).sample("")
+    if as_json:
+        show_json(asdict(outcome) | {"sample": collect(chunks, [""])[0].text})
+        return
+    typer.echo(f"\n{wrapped(_scores(outcome), sys.stdout)}")
+    typer.echo(f"watch:   {_tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"sample:  {command('sample', outcome.run)}\n")
+    for text in in_order(chunks, [""]):
+        show(text)
+
+
+def _scores(outcome: "Outcome") -> str:
+    """Format why a run ended with its best val loss, and its bits beside those of predictors."""
+    loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
+    unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
+    where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
+    is_done = outcome.reason == "all steps done"
+    ending = f"all steps done: {where}" if is_done else f"stopped at {where}: {outcome.reason}"
+    sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
+    bits, xz = per_character / math.log(2), outcome.xz_bits_per_character
+    trigram = outcome.trigram_bits_per_character
+    others = "xz needs" if trigram is None else f"a trigram model needs {trigram:.2f}, xz"
+    return (
+        f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
+        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte); {others} {xz:.2f}"
+    )
+
+
+def _print_sweep(sweep: "Sweep", as_json: bool) -> None:
+    """Print the combinations, lowest mean val loss first; exit with code 1 if runs failed."""
+    if as_json:
+        show_json(asdict(sweep))
+    else:
+        typer.echo(f"\n{_table(sweep)}\n")
+        for run in sweep.failed:
+            typer.echo(f"failed:  {run.run}: {run.error}")
+        typer.echo(f"watch:   {_tensorboard(sweep.sweep)}")
+        typer.echo(f"compare: {command('compare', sweep.sweep)}")
+        scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]
+        if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
+            typer.echo(f"sample:  {command('sample', best.run)}")
+        if sweep.failed:
+            typer.echo(f"again:   {command('train', '--resume', sweep.sweep)}")
+    if sweep.failed:
+        raise typer.Exit(1)
+
+
+def _table(sweep: "Sweep") -> str:
+    """Format a table with a row for each combination of the settings that the sweep varies."""
+    from gpt.inspection.tables import render_table
+
+    first = sweep.combinations[0]
+    keys = [key.rpartition(".")[2] for key in first.values]
+    seeds = [f"seed {run.seed}" for run in first.runs]
+    heading = [*keys, "mean val loss", "standard error", *seeds]
+    rows = []
+    for each in sweep.combinations:
+        means = ["-" if x is None else f"{x:.4f}" for x in (each.mean, each.standard_error)]
+        losses = ["failed" if r.val_loss is None else f"{r.val_loss:.4f}" for r in each.runs]
+        rows.append([*each.values.values(), *means, *losses])
+    width = terminal_width()
+    return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
+
+
+def _tensorboard(folder: str) -> str:
+    """Return the shell command that shows the runs in `folder` in TensorBoard.
+
+    A run logs a table of samples at each evaluation. The command shows only the newest table.
+    """
+    program = as_typed(Path(sys.executable).with_name("tensorboard"))
+    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])
+
+
+def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
+    """Print the estimated parameters, memory and time of a run, each with its parts."""
+    if as_json:
+        show_json({"config": config.model_dump()} | asdict(estimate))
+        return
+    typer.echo(f"parameters  {sum(estimate.parameters.values()):,}")
+    for part, count in estimate.parameters.items():
+        typer.echo(f"  {part:<18}{count:>13,}")
+    typer.echo(f"memory      {estimate.peak_bytes / MIB:,.0f} MiB at most")
+    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / MIB:>13,.1f} MiB")
+    where = f"on {estimate.device} in {estimate.precision}"
+    typer.echo(f"time        {_duration(estimate.seconds)} {where}")
+    for name, cost in estimate.costs.items():
+        times = f"{cost.count:,} x " if cost.count > 1 else ""
+        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
+
+
+def _duration(seconds: float) -> str:
+    """Format `seconds` in a suitable unit: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
+    for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
+        if seconds >= least * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{1000 * seconds:.1f} ms"
