@@ -165,7 +165,6 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
             ["train", "--set", "train.lr=1"],
             "train.lr: unknown key; did you mean train.learning_rate?",
         ),
-        (["train", "--set", "n_embd=1"], "n_embd: unknown key; did you mean model.C?"),
         (
             ["train", "--minutes", "x"],
             "Invalid value for '--minutes': expected a valid number (see",
@@ -329,7 +328,6 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
     [
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),
         (["--config", "syntax.yaml"], 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-        (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
         (
             ["--set", "train.max_steps=9"],
             2,
@@ -350,14 +348,10 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
             2,
             "data.val_fraction has no effect: data.val_source is all of val",
         ),
-        (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
-        (["short.txt"], 1, "characters are too few to learn from; some thousands are needed"),
         (["latin.txt"], 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
         (["nowhere.txt"], 1, "nowhere.txt: no such text"),
         (["full"], 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
         (["--device", "cuda:77"], 2, "device cuda:77: expected auto, cpu, cuda"),
-        (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
-        (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
         (["--run-dir", "short.txt"], 2, "--run-dir short.txt: expected a folder's name, got a"),
         (["--run-dir", "short.txt/run"], 1, "short.txt: expected a folder that you may write to"),
     ],
@@ -366,7 +360,6 @@ def test_bad_input_of_train(
     gpt: Gpt, config_file: Path, arguments: list[str], code: int, message: str
 ) -> None:
     Path("syntax.yaml").write_text("model:\n\tT: 3\n")
-    Path("empty.txt").touch()
     Path("short.txt").write_text("too short a text")
     Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     Path("full").mkdir()
@@ -465,14 +458,12 @@ def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     [
         (["--prompt", "Éa!"], 2, "outside the model's vocabulary: É !;"),
         (["nowhere"], 2, "nowhere: expected the folder of a run with a checkpoint"),
-        (["--device", "cuda:77"], 2, "device cuda:77"),
         (["--temperature", "-1"], 2, "--temperature"),
         (["--top-k", "0"], 2, "--top-k"),
         (["--top-p", "1.1"], 2, "--top-p"),
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
         (["--prompt", "\u00a0"], 2, r"vocabulary: \xa0; leave"),
         (["--num-samples", "0"], 2, "--num-samples"),
-        (["--stop", ""], 2, "expected a stop string of at least one character"),
         (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
         (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
         (["--prompt-file", "latin1.txt"], 2, "latin1.txt: expected UTF-8 text, got "),
@@ -625,20 +616,14 @@ def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) ->
     assert err.endswith("or train the run again by --overwrite\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["explain", "averaging"]],
-)
-def test_a_run_is_an_argument_or_an_option(gpt: Gpt, trained: Path, arguments: list[str]) -> None:
-    """Bug: `gpt sample --run` and `gpt explain LESSON RUN` were refused."""
-    command, *options = arguments
-    code, _, err = gpt(command, *options, "--run", "nowhere")
-    assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
-    code, _, err = gpt(command, *options, "nowhere")
-    assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
-    code, _, err = gpt(command, *options, "small", "--run", "other")
+def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> None:
+    """Bug: `gpt explain LESSON RUN` was refused."""
+    for run in (["nowhere"], ["--run", "nowhere"]):
+        code, _, err = gpt("explain", "averaging", *run)
+        assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
+    code, _, err = gpt("explain", "averaging", "small", "--run", "other")
     assert (code, err) == (2, "gpt: expected one run, got small and --run other; leave out one\n")
-    assert gpt(command, *options, "--run", "small")[0] == 0
+    assert gpt("explain", "averaging", "--run", "small")[0] == 0
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
@@ -680,12 +665,11 @@ def test_an_empty_folder_will_do(gpt: Gpt, config_file: Path) -> None:
     assert Path("real/checkpoints/index.json").exists()
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full"])
-def test_a_closed_or_full_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
     command = f"{sys.executable} -m gpt sample --length 9 {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == (1 if "full" in closed else 0)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: Path) -> None:

@@ -76,19 +76,19 @@ def main() -> NoReturn:
         ]
     try:
         code = app(arguments, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
     except SystemExit as done:
         if isinstance(done.code, int) and done.code > 128 and is_main():
             typer.echo("\ngpt: stopped at once", err=True)
         raise
     except Exception as error:
-        if log.level == logging.DEBUG:
-            raise
         lines = error.args if isinstance(error, GPTError) else (_message(error),)
+        if lines and log.level == logging.DEBUG:
+            raise
         message = "gpt: " + "\n".join(in_one_line(str(line)) for line in lines)
-        if is_first_to_fail():
+        if lines and is_first_to_fail():
             typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
-    sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
 
 
 def _set_up_streams() -> None:

@@ -13,7 +13,7 @@ from gpt.cli.options import (
     option,
     wrapped,
 )
-from gpt.errors import GPTError, UsageError
+from gpt.errors import GPTError, Interrupted, UsageError
 from gpt.status import phase
 from gpt.text.display import visible
 
@@ -71,4 +71,6 @@ def serve(
     try:
         serve_run(served, host, port, token, on_ready)
     except (KeyboardInterrupt, SystemExit) as stop:  # the signal that stopped the server
-        raise typer.Exit(stop.code if isinstance(stop, SystemExit) else 130) from None
+        stopped = Interrupted()  # without a message, as nothing was cut off
+        stopped.exit_code = getattr(stop, "code", Interrupted.exit_code)
+        raise stopped from None

@@ -162,7 +162,7 @@ def train(
     if dry_run:
         _print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
-    folder = {"run_dir": run_dir, "overwrite": overwrite}
+    folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
     if swept:
         work = partial(api.resume_sweep, swept, jobs=jobs)
