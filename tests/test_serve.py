@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import openai
+import pytest
 
 import gpt
 from gpt.config.schema import SampleConfig
