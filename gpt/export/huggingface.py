@@ -63,7 +63,7 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
         "README.md": _model_card(run, checkpoint, model, config).encode(),
         "gpt_config.yaml": to_yaml(config).encode(),
     }
-    if model.class_name == OWN_CLASS:
+    if OWN_CLASS in model.config["architectures"]:
         contents[CODE] = (TEMPLATES / CODE).read_bytes()
     if checkpoint.config.model.counts:
         log.warning("n-gram counts are not exported: the folder has the network alone")
@@ -145,8 +145,8 @@ def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config:
         checkpoint=checkpoint,
         vocabulary=vocabulary,
         unit=vocabulary.unit,
-        class_name=model.class_name,
-        is_own=model.class_name == OWN_CLASS,
+        class_name=model.config["architectures"][0],
+        is_own=OWN_CLASS in model.config["architectures"],
         parameters=sum(weight.size for weight in model.weights.values()),
         config=config.model,
         context=config.model.attention_window,

@@ -59,12 +59,6 @@ class Converted(NamedTuple):
     config: dict[str, Any]  # content of config.json
     weights: Tensors  # by parameter name of the class
 
-    @property
-    def class_name(self) -> str:
-        """The name of the class."""
-        name: str = self.config["architectures"][0]
-        return name
-
 
 def converted(checkpoint: CheckpointData) -> Converted:
     """Convert the network of `checkpoint` for the class of transformers that computes the same."""

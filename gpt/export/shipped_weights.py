@@ -11,7 +11,6 @@ from gpt.text.vocabulary import Ids
 
 MAX_LOSS_RISE = 0.005  # largest rise of the val loss for which 8 bits are used, in nats per id
 MEASURED_IDS = 10_000  # ids of val, at least, on which this rise is measured
-LARGEST_INT8 = 127
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def rounded(weights: Tensors, kind: str) -> ShippedWeights:
         elif kind == "float16":
             arrays[name] = weight.astype(np.float16)
         else:
-            scale = np.where(largest > 0, largest / LARGEST_INT8, 1).astype(np.float32)
+            scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
             arrays[name] = np.rint(weight / scale[:, None]).astype(np.int8)
             arrays[f"{name}.scale"] = scale
     return ShippedWeights(kind, arrays)
