@@ -11,7 +11,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route, Router
 from starlette.types import Receive, Scope, Send
 
-from gpt.errors import GPTError
 from gpt.serve.batch import Batch
 from gpt.serve.completion_request import parse_request
 from gpt.serve.completions import Completion
@@ -53,8 +52,7 @@ class App(Starlette):
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
         guard = Guard(Router(routes), token, only_local)
-        kinds = (HTTPException, ClientDisconnect, GPTError, Exception)
-        handlers: Any = dict.fromkeys(kinds, _refused)
+        handlers: Any = {HTTPException: _refused, Exception: _refused}
         super().__init__(routes=[Mount("/", guard)], exception_handlers=handlers)
 
     async def page(self, request: Request) -> Response:
