@@ -118,7 +118,7 @@ def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> 
 def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
     folder: Path,
 ) -> None:
-    comparison = api.compare([folder / "sweep"])
+    comparison = api.compare(str(folder / "sweep"))  # bug: each letter was a run
     expected = {
         result.values["train.learning_rate"]: result
         for result in api.resume_sweep(folder / "sweep").combinations

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt.api.resolve import Settings, Text, open_sources, prepared, read_text, resolve
 from gpt.errors import GPTError, UsageError
@@ -113,22 +113,20 @@ def _val(model: "Model") -> "ScoredText":
     from gpt.evaluation.scored_text import val_text
 
     try:
-        corpus = run_text(model)
+        return val_text(run_text(model))
     except GPTError as error:
         advice = "to evaluate another text, name it after the run"
         raise type(error)(f"{error}; {advice}") from None
-    return val_text(corpus)
 
 
 def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
 
-    vocabulary = "bytes" if model.vocabulary.is_bytes else "characters"
     changes = {
         "data.val_source": None,
         "data.split": "tail",
-        "data.vocabulary": vocabulary,
+        "data.vocabulary": "bytes" if model.vocabulary.is_bytes else "characters",
         "data.max_vocabulary": None,
         "train.init_from": None,
     }
@@ -174,11 +172,10 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
     config = resolve(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = prepared(config, sources)
-    plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})
-    if plain != config.data:
-        readable = sources
-        if config.data.vocabulary == "bytes":  # the files may be binary
-            plain = plain.model_copy(update={"errors": "replace"})
-            readable = open_sources(plain)
-        in_characters = prepared(config.model_copy(update={"data": plain}), readable)
+    changes: dict[str, Any] = {"vocabulary": "characters", "max_vocabulary": None}
+    if config.data.vocabulary == "bytes":
+        changes["errors"] = "replace"  # the files may be binary
+    plain = config.changed(data=changes)
+    if plain != config:
+        in_characters = prepared(plain, open_sources(plain.data))
     return describe_text(sources, config.data, corpus, in_characters)

@@ -278,12 +278,11 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An AttentionAnalysis: what `attention` returns, and float32 tensors of the network
-            alone, for H heads and T characters. `losses` (T - 1,) and `losses_without`
-            (n_layer, H, T - 1) are the losses of each character but the first in nats, with all
-            heads and with that head ablated. `previous` and `induction` (n_layer, H) score whether
-            a head attends to the previous character, and whether it finds repetitions.
-            `with_counts` describes the predictions of n-gram counts, if the model has any.
+            An AttentionAnalysis: what `attention` returns, and more float32 tensors, for H heads
+            and T characters. `losses` (T - 1,) are the losses in nats of each character but the
+            first. `losses_without` (n_layer, H, T - 1) are those losses with one head ablated.
+            `previous` and `induction` (n_layer, H) score whether a head attends to the previous
+            character, and whether it finds repetitions. N-gram counts affect only `with_counts`.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.

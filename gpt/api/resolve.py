@@ -78,10 +78,15 @@ def resolve(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps`, `config` loses its other settings of a run's length:
-    `train.minutes`, `train.plans` and `train.max_steps`. Settings in `settings` are kept. If
-    `train.plans` is among them, `config` loses nothing. If the run fine-tunes another run,
-    `inherit` takes the name of that run, and returns settings that replace the defaults.
+    If `settings` contain `train.steps` but not `train.plans`, the `train.minutes`, `train.plans`
+    and `train.max_steps` of `config` are removed, because they set another length of the run.
+
+    Args:
+        config: as for `gpt.train`.
+        text: as for `gpt.train`.
+        settings: as for `gpt.train`.
+        minutes: as for `gpt.train`.
+        inherit: takes the name of a run to fine-tune; returns settings that replace the defaults.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
@@ -157,7 +162,7 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
     """Return whether the unset settings of a new run are to be chosen for its text and time.
 
-    They are if `given`, the argument `config` of `gpt.train`, is None, and if the resolved config
+    This is so if `given`, the argument `config` of `gpt.train`, is None, and the resolved config
     `settled` sets none of `train.steps`, `train.plans`, `train.init_from` and `train.distill`.
     """
     train = settled.train

@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Comparison":
-    """Compare runs; those that differ only by seed form a row.
+def compare(
+    runs: str | Path | Sequence[str | Path], *, losses: Sequence[float] = ()
+) -> "Comparison":
+    """Compare runs. Runs that differ only by seed form one row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, its
     val losses are those of training, and the confidence interval for other texts is left out.
 
     Args:
-        runs: runs or sweeps, by folder or by name under `runs/`, and files with nanoGPT's log.
+        runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
+            nanoGPT's log.
         losses: val losses, in nats per character. The comparison shows how long each run trained
             until it reached them. By default, the lowest loss that all runs reach, rounded up to
             two decimals.
@@ -47,7 +50,8 @@ def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Com
     for loss in losses:
         if not 0 < loss < math.inf:
             raise UsageError(f"expected a finite val loss above 0 (--to), got {loss:g}")
-    paths = [path for name in runs for path in _runs_of(str(name))]
+    names = [runs] if isinstance(runs, str | Path) else runs
+    paths = [path for name in names for path in _runs_of(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
     if len(distinct) < 2:
         repeated = ", named twice or more" if len(paths) > len(distinct) else ""
@@ -86,7 +90,7 @@ def _runs_of(name: str) -> list[Path]:
 
 
 def _log(path: Path) -> "ComparedRun":
-    """Read a log that nanoGPT printed. Its losses are estimates on random windows of some text."""
+    """Read a log that nanoGPT printed; its val losses are estimates on random windows."""
     from gpt.evaluation.comparison import ComparedRun
     from gpt.runs.curves import read_nanogpt_log
 
@@ -114,11 +118,11 @@ def _log(path: Path) -> "ComparedRun":
 
 
 def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Read a run, score its best checkpoint on its val split, and return it with two hashes.
+    """Read a run, score its best checkpoint on its val split, and return it with hashes of val.
 
-    They are that of the scored text, in which rare characters may be unknown (absent if the text is
-    missing), and the recorded one of the whole text with the fraction that is val. Runs that have a
-    hash in common have the same val text.
+    Two runs with a hash in common have the same val text. One hash consists of the recorded hash of
+    the whole text and of `data.val_fraction`. The other is computed from the val text, in which
+    rare characters may be unknown; it is left out if the text is missing.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -142,14 +146,13 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         **_sizes(model),
     )
     try:
-        corpus = run_text(model)
+        text = val_text(run_text(model))
     except GPTError as error:
         loss = model.checkpoint.val_loss
         if loss is None or vocabulary.is_bytes:  # of a part of val, or per byte
             raise type(error)(f"{run.name}: its text is needed to compare it: {error}") from None
         log.warning("%s: its val loss is that of training: %s", run.name, error)
         return replace(run, loss=loss), frozenset({whole})
-    text = val_text(corpus)
     with phase(f"scoring {run.name}"), default_modes():
         blocks, loss = block_losses(model.module, text, model.checkpoint.mixture)
     per_id = loss * text.units.characters / text.units.ids
@@ -165,9 +168,10 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
-    """Return the settings of a run by dotted key; of a sweep's run of `train.minutes`, as planned.
+    """Return the settings of a run by dotted key.
 
-    Training sets the number of steps that fit into the minutes, which can differ between seeds.
+    For a run of a sweep with `train.minutes`, return the settings in the plan of the sweep. Those
+    of the run contain the number of steps that fit into the minutes, which differs between seeds.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan

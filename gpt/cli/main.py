@@ -131,7 +131,7 @@ class _Unfailing:
 def _message(error: Exception) -> str:
     """Return the message to print for an exception of typer, Python, the system or torch."""
     if hasattr(error, "format_message"):
-        return _of_typer(error)
+        return _usage_message(error)
     if isinstance(error, OSError) and error.strerror:
         name = from_here(str(error.filename)) if error.filename else "a file or standard output"
         return f"{name}: {error.strerror}"
@@ -144,7 +144,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
 
 
-def _of_typer(error: Any) -> str:
+def _usage_message(error: Any) -> str:
     """Return the message for a wrong command line, with a suggestion for an unknown option."""
     ctx = getattr(error, "ctx", None)
     text = str(error.format_message()).replace("Input should be", "expected")

@@ -12,10 +12,10 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal is handled as outside the context, unless one Ctrl-C may arrive `repeated`, as
-    in workers of torchrun, from the terminal and from torchrun: then it is ignored. An
-    `Interrupted` error that leaves the context gets the exit code of the signal. In threads other
-    than the main one, in which Python allows no signal handlers, the context has no effect.
+    A second signal is handled as outside the context. If `repeated`, it is ignored instead: workers
+    of torchrun get one Ctrl-C twice, from the terminal and from torchrun. An `Interrupted` error
+    that leaves the context gets the exit code of the signal. Outside the main thread, the context
+    has no effect, because Python allows signal handlers only in the main thread.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:
