@@ -1,4 +1,4 @@
-"""What attention causes: each number against a slower, obvious way to it."""
+"""The effect of each attention head: each number is compared with a slower, obvious way to it."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ ALPHABET = Vocabulary("abcdefghijklmnopq")  # V characters
 
 
 def model(**changes: object) -> GPT:
-    """A model whose every weight is drawn at random, with dropout that must not act."""
+    """A model with random weights, in evaluation mode, in which dropout must have no effect."""
     sizes = {"T": T, "C": C, "n_layer": L, "n_head": H, "head_size": 6, "value_size": 7}
     config = ModelConfig.model_validate(sizes | {"dropout": 0.5} | changes)
     made, draws = GPT(config, V), torch.Generator().manual_seed(0)
@@ -39,12 +39,12 @@ def model(**changes: object) -> GPT:
 
 @torch.no_grad()
 def nats(gpt: GPT, ids: Tensor) -> list[float]:
-    """Of each character but the first, one at a time."""
+    """The loss of each character but the first, computed one at a time."""
     p = gpt(ids[None])[0].double().softmax(-1)
     return [-math.log(p[t, int(ids[t + 1])]) for t in range(len(ids) - 1)]
 
 
-# --- head removal ---
+# --- ablated heads ---
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -52,7 +52,8 @@ def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
     positions: str,
 ) -> None:
     gpt = model(positions=positions)
-    losses = losses_without_heads(gpt, IDS)
+    before, losses = gpt(IDS[None]), losses_without_heads(gpt, IDS)
+    assert gpt(IDS[None]).equal(before)
     assert losses.shape == (L, H, 6)
     for layer in range(L):
         for head in range(H):
@@ -78,22 +79,6 @@ def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
     torch.testing.assert_close(torch.cat([prefilled, decoded], dim=1), expected)
 
 
-def test_a_removal_leaves_the_model_as_it_was() -> None:
-    gpt = model()
-    before = gpt(IDS[None])
-    losses_without_heads(gpt, IDS)
-    assert gpt(IDS[None]).equal(before)
-
-
-def test_a_head_that_adds_nothing_costs_nothing() -> None:
-    gpt = model()
-    blocks_of(gpt)[1].attention.projection.weight.data[:, 7:14] = 0
-    costs = analyze_text(gpt, ALPHABET, "abcadeb").removal_costs
-    assert costs.shape == (L, H)
-    assert costs[1, 1].item() == pytest.approx(0, abs=1e-6)
-    assert (costs.abs() > 1e-3).sum() == L * H - 1
-
-
 # --- the logit lens ---
 
 
@@ -112,21 +97,26 @@ def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
         torch.testing.assert_close(lens.probabilities[layer], p.amax(-1))
 
 
-def test_the_last_layer_of_the_lens_is_the_models_own_prediction() -> None:
+def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_each_head() -> None:
     gpt = model()
+    blocks_of(gpt)[1].attention.projection.weight.data[:, 7:14] = 0  # one head adds nothing
     found = analyze_text(gpt, ALPHABET, "abcadeb")
+    costs = found.removal_costs
+    assert costs.shape == (L, H)
+    assert costs[1, 1].item() == pytest.approx(0, abs=1e-6)
+    assert (costs.abs() > 1e-3).sum() == L * H - 1
     assert found.lens.predicted[-1].equal(found.probabilities.argmax(-1))
     torch.testing.assert_close(found.lens.probabilities[-1], found.probabilities.amax(-1))
     ids = torch.tensor([ALPHABET.characters.index(c) for c in "abcadeb"])
     assert found.losses.tolist() == pytest.approx(nats(gpt, ids), rel=1e-5)
 
 
-# --- |weight x value| ---
+# --- norms of values and scores ---
 
 
 @torch.no_grad()
 def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
-    """What a key adds to the stream is its weight times this (arXiv:2004.10102, section 3)."""
+    """A key adds its weight times this to the residual stream (arXiv:2004.10102, section 3)."""
     gpt = model()
     norms = value_norms(gpt, IDS)
     assert norms.shape == (L, H, 7)
@@ -145,9 +135,6 @@ def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
         x = block(x)
 
 
-# --- scores ---
-
-
 def test_the_previous_character_score_of_a_constructed_attention() -> None:
     weights = torch.zeros(2, 5, 5)
     weights[0] = torch.eye(5).roll(-1, dims=1)  # t attends to t - 1 only
@@ -158,7 +145,7 @@ def test_the_previous_character_score_of_a_constructed_attention() -> None:
 
 
 def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
-    """On abcabc the second a attends to the first b: the character that followed last time."""
+    """In abcabc, the second a attends to the first b: the character that followed last time."""
     induction, copying = torch.zeros(6, 6), torch.zeros(6, 6)
     for t in (3, 4, 5):
         induction[t, t - 2] = 0.75
@@ -175,9 +162,6 @@ def test_a_head_without_preference_has_the_score_of_uniform_weights() -> None:
     uniform = sum(1 / (t + 1) for t in range(n, 2 * n)) / n
     assert induction_score(gpt).shape == (L, H)
     assert induction_score(gpt).flatten().tolist() == pytest.approx([uniform] * L * H)
-
-
-# --- all of them ---
 
 
 def test_a_text_of_one_character_and_a_model_of_context_1() -> None:

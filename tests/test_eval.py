@@ -16,7 +16,7 @@ from gpt.evaluation.scores import adaptive_loss, score_text
 from gpt.model.transformer import GPT
 from gpt.model.windows import mixed
 from gpt.text import batches
-from gpt.text.batches import spread_windows, to_torch
+from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
@@ -59,22 +59,17 @@ def test_it_equals_the_runs_last_evaluation(runs: dict[str, Path], kind: str, gp
     assert low < report["loss_per_character"] < high
 
 
-def uniform_and_random(V: int) -> tuple[GPT, GPT]:
-    shape = small().model
-    return GPT(shape, V), shaken(GPT(shape, V))
-
-
 def test_a_uniform_model_scores_the_logarithm_of_v() -> None:
-    uniform, _ = uniform_and_random(29)
+    uniform = GPT(small().model, 29)
     ids = np.random.default_rng(1).integers(29, size=211).astype(np.uint8)
-    losses = np.concatenate([s.losses for s in score_text(uniform.eval(), ids, Vocabulary("a"))])
+    losses = np.concatenate([s.losses for s in score_text(uniform, ids, Vocabulary("a"))])
     assert len(losses) == 210
     np.testing.assert_allclose(losses, math.log(29), rtol=1e-6)
 
 
 @pytest.mark.parametrize("stride", [1, 5, 13])
 def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: int) -> None:
-    _, model = uniform_and_random(29)
+    model = shaken(GPT(small().model, 29))
     T, ids = 13, np.random.default_rng(1).integers(29, size=98).astype(np.uint8)
     scores = list(score_text(model, ids, Vocabulary("a"), stride=stride))
     losses = np.concatenate([s.losses for s in scores])
@@ -168,9 +163,7 @@ def test_words_and_scripts_are_those_of_the_text(runs: dict[str, Path]) -> None:
     for kind in ("characters", "bytes"):
         report = api.evaluate(api.load(runs[kind]), "other.txt", by=["script", "word-length"])
         scripts = {group.value: group.characters for group in report.groups["script"]}
-        assert scripts == {"space": 3, "control": 1, "Latin": 10, "Cjk": 2} or scripts == {
-            "space": 4, "Latin": 10, "Cjk": 2,
-        }  # fmt: skip
+        assert scripts == {"space": 4, "Latin": 10, "Cjk": 2}
         words = {group.value: group.characters for group in report.groups["word-length"]}
         assert words == {"between words": 4, "2": 4, "4": 3, "5": 5}
 
@@ -301,28 +294,6 @@ def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus: Corpus, mod
     for length in (5, 13, 14):
         ids = corpus.ids[:length]
         assert evaluate(model, ids, characters=3) == evaluate(model, ids)
-
-
-def test_a_part_is_spread_over_all_of_the_text() -> None:
-    ids = np.arange(10_007)
-    firsts = torch.cat([x[:, 0] for x, _ in spread_windows(ids, 7, 7 * 53)])
-    assert len(firsts) == 53
-    gaps = firsts.diff()
-    assert (int(firsts[0]), int(gaps.max() - gaps.min()) <= 7) == (0, True)
-    assert 10_007 - int(firsts[-1]) <= gaps.max() + 7
-
-
-def test_progress_adds_up_to_every_character_that_is_scored(
-    corpus: Corpus, model: GPT, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 2 * 13)
-    scored: list[int] = []
-    evaluate(model, corpus.ids, on_progress=scored.append)
-    assert sum(scored) == len(corpus.ids) - 1
-    assert len(scored) > 40
-    scored.clear()
-    evaluate(model, corpus.ids, characters=13 * 17 + 5, on_progress=scored.append)
-    assert sum(scored) == 13 * 17
 
 
 def test_an_evaluation_leaves_later_threads_as_many_threads(

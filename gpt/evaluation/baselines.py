@@ -102,19 +102,19 @@ def reference_losses(
     for name, compressed_size in _compressors().items():
         added = compressed_size(both) - compressed_size(before)
         losses[name] = 8 * math.log(2) * added / len(part)
-    found = [
+    references = [
         ReferenceLoss(name, loss * ids_per_character)
         for name, loss in losses.items()
-        if math.isfinite(loss)
+        if math.isfinite(loss)  # not if a text is too short for an n-gram model
     ]
-    return sorted(found, key=lambda each: -each.loss)
+    return sorted(references, key=lambda each: -each.loss)
 
 
 def comparison(loss: float, references: list[ReferenceLoss]) -> str:
-    """Return a sentence that compares `loss`, in nats per character, with the lowest other loss."""
+    """Return a sentence that compares `loss`, in nats per character, with the last reference."""
     if not references:
         return ""
-    best = min(references, key=lambda each: each.loss)
+    best = references[-1]
     difference = best.loss - loss
     word = "better" if difference >= 0 else "worse"
     return f"{abs(difference):.3f} nats per character {word} than {best.name}"

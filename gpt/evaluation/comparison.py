@@ -107,20 +107,23 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
         losses = [math.ceil(100 * max(lowest)) / 100] if lowest else []
     groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:
-        compared = {k: v for k, v in run.settings.items() if k not in NOT_COMPARED}
-        identity = json.dumps([compared, run.text_sha256], sort_keys=True)
+        identity = _identity(run)
         groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
         seen[identity, run.seed] += 1
     differing = _differing([group[0] for group in groups.values()])
     rows = [_row(i, group, differing, losses) for i, group in enumerate(groups.values(), 1)]
-    first, *others = [identity for identity, _ in groups]
-    is_repeat = [bool(rows[0].runs[0].settings) and each == first for each in others]
     return Comparison(
         rows,
-        [_difference(rows[0], *each) for each in zip(rows[1:], is_repeat, strict=True)],
+        [_difference(rows[0], row) for row in rows[1:]],
         max(len(run.blocks) for run in runs),
         max(run.block for run in runs),
     )
+
+
+def _identity(run: ComparedRun) -> str:
+    """Return a string that is the same for all runs that differ only by seed."""
+    compared = {k: v for k, v in run.settings.items() if k not in NOT_COMPARED}
+    return json.dumps([compared, run.text_sha256], sort_keys=True)
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
@@ -158,22 +161,25 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _difference(first: Row, row: Row, is_repeat: bool) -> RowDifference:
-    """Compare two rows; `is_repeat` means that their runs have the same settings and seeds."""
+def _difference(first: Row, row: Row) -> RowDifference:
+    """Compare `row` with the first row."""
+    is_repeat = bool(row.runs[0].settings) and _identity(first.runs[0]) == _identity(row.runs[0])
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
     difference = row.loss.mean - first.loss.mean
-    text = seeds = None
+    text = seeds = needed = None
     if all(len(each) > 1 for each in (*blocks[0], *blocks[1])):
         means = [[fmean(each) for each in zip(*row_blocks, strict=True)] for row_blocks in blocks]
         text = paired_interval(*means)
     if all(len(each) > 1 for each in losses):
         seeds = welch_interval(*losses)
-    needed = None
-    variances = [variance(each) for each in losses if len(each) > 1]
-    if variances and difference and not (is_repeat or (seeds and seeds.excludes_zero)):
-        needed = seeds_needed(difference, 2 * fmean(variances))
     is_shown = seeds is not None and seeds.excludes_zero
+    variances = [variance(each) for each in losses if len(each) > 1]
+    if variances and difference and not (is_repeat or is_shown):
+        needed = seeds_needed(difference, 2 * fmean(variances))
+    conclusion = "no setting and no seed differs from row 1: these runs are copies or repetitions"
+    if not is_repeat:
+        conclusion = _conclusion(difference, text, seeds, needed)
     return RowDifference(
         row=row.number,
         difference=difference,
@@ -182,9 +188,7 @@ def _difference(first: Row, row: Row, is_repeat: bool) -> RowDifference:
         rests_on="seeds" if seeds else "text" if text else "nothing",
         is_different=is_shown and (text is None or text.excludes_zero),
         seeds_needed=needed,
-        conclusion="no setting and no seed differs from row 1: these runs are copies or repetitions"
-        if is_repeat
-        else _conclusion(difference, text, seeds, needed),
+        conclusion=conclusion,
     )
 
 
@@ -196,27 +200,22 @@ def _conclusion(
 ) -> str:
     """Return in words whether a row has another loss than row 1, and on which texts."""
     word = "better" if difference < 0 else "worse"
-    if seeds is None:
-        models = "the uncertainty is unknown"
+    if seeds is not None and seeds.excludes_zero:
         if text is not None and text.excludes_zero:
-            models = f"this model is {word} than that of row 1 (see 95 % by text)"
-        elif text is not None:
-            models = "the text cannot tell the models apart (see 95 % by text)"
-        return f"{models}; the effect of the settings is open: {_advice(needed)}"
-    if not seeds.excludes_zero:
-        return (
-            f"open: other seeds may reverse the difference (see 95 % by seeds); {_advice(needed)}"
-        )
-    if text is None:
-        return f"{word} than row 1 (see 95 % by seeds); on other text this is open"
-    if text.excludes_zero:
-        return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
-    return f"{word} than row 1 on this text (see 95 % by seeds); on other text this is open"
-
-
-def _advice(needed: int | None) -> str:
+            return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
+        here = "" if text is None else " on this text"
+        return f"{word} than row 1{here} (see 95 % by seeds); on other text this is open"
     if needed is None:
-        return "train two or more seeds of each row"
-    if needed > MAX_SEEDS_NEEDED:
-        return f"a difference this small needs more than {MAX_SEEDS_NEEDED:,} seeds of each row"
-    return f"about {counted(needed, 'seed')} of each row would settle it"
+        advice = "train two or more seeds of each row"
+    elif needed > MAX_SEEDS_NEEDED:
+        advice = f"a difference this small needs more than {MAX_SEEDS_NEEDED:,} seeds of each row"
+    else:
+        advice = f"about {counted(needed, 'seed')} of each row would settle it"
+    if seeds is not None:
+        return f"open: other seeds may reverse the difference (see 95 % by seeds); {advice}"
+    models = "the uncertainty is unknown"
+    if text is not None:
+        models = "the text cannot tell the models apart (see 95 % by text)"
+        if text.excludes_zero:
+            models = f"this model is {word} than that of row 1 (see 95 % by text)"
+    return f"{models}; the effect of the settings is open: {advice}"

@@ -162,18 +162,14 @@ def attend(model: GPT, ids: Tensor) -> Attention:
     """Compute the attention weights and predictions of `model` for `ids` (T,).
 
     The fused attention kernel returns no weights, so they are computed again from the input of each
-    block.
+    block. `model` is set to evaluation mode.
     """
-    training = model.training
     model.eval()
-    try:
-        logits, streams = run_with_streams(model, ids)
-        layers = [
-            block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
-            for block, x in zip(blocks_of(model), streams[:-1], strict=True)
-        ]
-    finally:
-        model.train(training)
+    logits, streams = run_with_streams(model, ids)
+    layers = [
+        block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
+        for block, x in zip(blocks_of(model), streams[:-1], strict=True)
+    ]
     probabilities = logits[0].float().softmax(-1)
     return Attention(torch.cat(layers).float().cpu(), probabilities.cpu())
 
@@ -235,10 +231,9 @@ def induction_score(model: GPT) -> Tensor:
     twice. It is NaN if `model.config.T` is 1.
     """
     config, V = model.config, model.head.out_features
-    if config.T == 1:
-        shape = (config.n_layer, config.n_head)
-        return torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
     n = min(MAX_REPEATED_CHARACTERS, config.T // 2, V)
+    if not n:
+        return torch.full((config.n_layer, config.n_head), torch.nan)
     scores = []
     for i in range(SEQUENCES):
         once = torch.from_numpy(uniforms(0, "induction", i).permutation(V)[:n])

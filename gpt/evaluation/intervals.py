@@ -60,8 +60,8 @@ class SeedMean:
 class BlockSums:
     """Sum of the losses in each block of consecutive ids (or characters); `n` is their number.
 
-    Blocks have 3 sqrt(n) ids: more than the distance at which losses are correlated, but few enough
-    for many blocks.
+    A block has about 3 sqrt(n) ids. Blocks must be longer than the distance at which losses are
+    correlated, but also short enough that the text has many blocks.
     """
 
     def __init__(self, n: int) -> None:
@@ -100,7 +100,10 @@ class BlockSums:
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
-    """Return the interval of mean(b - a), for losses of the same blocks; scipy's `ttest_rel`."""
+    """Return the interval of mean(b - a), for losses of the same blocks of a text.
+
+    It equals that of scipy's `ttest_rel`.
+    """
     differences = [y - x for x, y in zip(a, b, strict=True)]
     n = len(differences)
     return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)
@@ -124,7 +127,10 @@ def _interval(difference: float, standard_error: float, freedom: float) -> Stude
 
 @cache
 def student_quantile(freedom: float) -> float:
-    """Return the value within which a variable of Student's t stays with probability CONFIDENCE."""
+    """Return the t such that a variable of Student's t is in -t to t with probability CONFIDENCE.
+
+    `freedom` is the number of degrees of freedom.
+    """
     from mpmath import betainc, findroot  # slow to import
 
     def excess(x: float) -> float:  # x = freedom / (freedom + t^2)

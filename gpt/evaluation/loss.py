@@ -4,6 +4,7 @@ Shapes use B windows of T characters, and V distinct characters.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,15 +50,12 @@ def evaluate(
     *,
     mixture: Mixture | None = None,
     characters: int | None = None,
-    on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
     """Return the first of the losses that `evaluate_each` computes, in nats per id.
 
     This is the loss of the mixture with n-gram counts, if `mixture` is set; otherwise, of `model`.
     """
-    return evaluate_each(
-        model, ids, vocabulary, mixture=mixture, characters=characters, on_progress=on_progress
-    )[0]
+    return evaluate_each(model, ids, vocabulary, mixture=mixture, characters=characters)[0]
 
 
 def evaluate_each(
@@ -68,7 +66,6 @@ def evaluate_each(
     mixture: Mixture | None = None,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
     """Compute the mean losses on `ids` of a network, its ensemble members and a mixture.
@@ -85,7 +82,6 @@ def evaluate_each(
         mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
-        on_progress: called in the calling thread with the number of ids scored since its last call.
         ranks: the ranks that divide the windows; each of them has to call this function.
 
     Returns:
@@ -127,7 +123,6 @@ def evaluate_each(
             passes.append(losses)
             added.append(unknown)
             scored += count
-            on_progress(ranks.size * count)
     except Stopped:
         stopped = True
     totals = np.zeros(losses_each)
@@ -159,13 +154,10 @@ def map_windows(
     try:
         while some := list(islice(windows, 4 * threads)):
             yield from (pool.map if device.type == "cpu" else map)(function, some)
-    except Exception:
-        pool.shutdown(cancel_futures=True)
-        raise
-    except BaseException:  # such as a second Ctrl-C: do not wait for the threads
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
+    finally:
+        # wait until no thread is setting its number of threads, unless at a second Ctrl-C
+        wait = isinstance(sys.exception(), Exception | None)
+        pool.shutdown(wait, cancel_futures=True)
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
