@@ -91,9 +91,14 @@ def test_part_of_the_train_split_is_not_called_unseen(gpt: Gpt) -> None:
     assert verdict.startswith("the evaluated text is not unseen")
 
 
-def test_it_needs_the_runs_text(gpt: Gpt) -> None:
+def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None:
+    """Bug: a text shorter than the substrings that are compared was said to share none of them."""
     Path("a.txt").write_text(PANGRAM * 29)
     run = api.train(small(), text="a.txt", run_dir="run").run
+    Path("short.txt").write_text(PANGRAM[:31])
+    code, out, err = gpt("eval", run, "short.txt", "--memorisation")
+    assert (code, out) == (2, "")
+    assert "--memorisation: expected at least 32 characters in short.txt, got 31" in err
     Path("a.txt").rename("b.txt")
     code, out, err = gpt("eval", run, "b.txt", "--memorisation")
     assert (code, out) == (2, "")

@@ -14,13 +14,13 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
-COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
+COMPRESSED_PART = 2**16  # number of ids in each part of a text that is too large to be used whole
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 for tinyshakespeare and wikitext2 together
 PPMD_ORDER = 8  # characters of context; also the best of 4 to 16 for both texts together
 PPMD_BYTES = 2**28  # memory of PPMd's model
-MAX_TRAIN_IDS = 2**23  # last ids of the train split that a compressor reads before the text
-MAX_TEXT_IDS = 2**20  # first ids of the text that a compressor compresses
+MAX_TRAIN_IDS = 2**23  # largest number of last ids of train that a compressor reads before the text
+MAX_TEXT_IDS = 2**20  # largest number of first ids of the text that a compressor compresses
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
 
 @dataclass(frozen=True)
 class ReferenceLoss:
-    """The loss of a simple predictor on the text, in nats per character."""
+    """The loss of a simple predictor on a text."""
 
     name: str
-    loss: float
+    loss: float  # nats per character
 
 
 def reference_losses(

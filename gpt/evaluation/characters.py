@@ -15,7 +15,7 @@ MAX_FINDINGS = 100  # largest number of findings that are returned for each kind
 FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
 PART_IDS = 2**18  # number of ids that are searched at once
 SLICE_IDS = 2**20  # default number of ids in a slice
-LONGEST_MATCH = 6  # number of characters that a match of a detector has at most
+LONGEST_MATCH = 6  # largest number of characters in a match of a detector
 # In UTF-8, the first byte of a non-ASCII character is followed by bytes from 0x80 to 0xBF. Decoded
 # as cp1252 or Latin-1, these bytes are the characters below. Quotation marks and dashes are left
 # out, because they also follow a capital letter in clean text. For cp1251, a match has 3 pairs.
@@ -80,11 +80,14 @@ class Suspicion:
 
 
 class CountedText:
-    """A text, as `ids` of its sorted, distinct `characters`, and the counts of its characters."""
+    """A text and the counts of its characters.
+
+    `ids` are the indices of the text's characters in `characters`, which are sorted and distinct.
+    """
 
     def __init__(self, ids: Ids, characters: str) -> None:
         self.ids, self.characters = ids, characters
-        # the count, and the position of the first occurrence, of each of `characters`
+        # for each of `characters`, its count and the position of its first occurrence
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
         self._newline = characters.find("\n")
         self._newlines_before = [0]  # newlines before each part
@@ -122,15 +125,15 @@ class CountedText:
         part = self.ids[max(start, 0) : max(end, 0)]
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
-    def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
+    def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        The `overlap` characters after a part are included, so that a search also finds strings that
-        are cut by its end.
+        The first characters after a part are included, so that a search also finds matches that
+        cross its end.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):
-            end = min(start + PART_IDS + overlap, len(self.ids))
+            end = min(start + PART_IDS + LONGEST_MATCH, len(self.ids))
             if not usual[self.ids[start:end]].all():
                 yield start, self.text(start, end)
 
@@ -174,7 +177,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
-        for start, part in text.unusual_parts(LONGEST_MATCH):
+        for start, part in text.unusual_parts():
             for match in pattern.finditer(part, max(end - start, 0)):
                 matched, end = match[0], start + match.end()
                 counts[matched] += 1

@@ -61,7 +61,7 @@ class Row:
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps at the last evaluation
     seconds: float | None  # mean seconds of training by then
-    seconds_to: dict[float, float | None]  # by loss, seconds until all runs reached it, on average
+    seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
     parameters: int | None
     memory_bytes: float | None  # of training, as estimated
 
@@ -99,7 +99,7 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
     """Group `runs` into rows, and compare each row with the first.
 
     A run with the settings and the seed of an earlier one is in another row. For each of `losses`,
-    a row has the seconds of training until its runs reached that loss. By default, this is the
+    a row has the seconds of training until its runs reached that loss. `losses` defaults to the
     lowest loss that all runs reach, rounded up to two decimals.
     """
     if not losses:

@@ -77,8 +77,8 @@ def evaluate_each(
     Args:
         model: the model, which is set to evaluation mode.
         ids: at least two ids.
-        vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
-            probability p, the loss of each is -log(p / k).
+        vocabulary: the vocabulary of `ids`. The characters that share the unknown id also share
+            its probability equally; None if there is no unknown id.
         mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.mixture import Mixture
+from gpt.errors import UsageError
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.scores import score_text
@@ -31,24 +32,24 @@ EXCERPTS = 128  # number of prefixes from each text
 COPY_LENGTHS = (8, 16, 32, 64, 128)  # ids of the substrings that are counted
 COPY_IDS = 32  # length of the substrings on which the verdict is based
 SEARCHED_IDS = 2**20  # ids of the train split that are searched at once, which limits memory
-SEEN_SHARE = 0.5  # share of copied substrings above which the evaluated text is not unseen
-EXCESS = 0.05  # difference of two shares from which on the verdict is that the model memorised
+SEEN_SHARE = 0.5  # share of substrings in the train split above which a text is not unseen
+EXCESS = 0.05  # smallest difference of two shares that counts as memorisation
 
 
 @dataclass(frozen=True)
 class Copying:
-    """Substrings of a text that also occur in the train split."""
+    """How much of a text also occurs in the train split."""
 
-    shares: dict[int, float]  # by length n, the fraction of the text's substrings of n ids
-    longest: int  # number of ids of the longest one
-    longest_text: str
+    shares: dict[int, float]  # by length n, the fraction of substrings of n ids that occur there
+    longest: int  # number of ids of the longest substring that occurs there
+    longest_text: str  # this substring
 
 
 @dataclass(frozen=True)
 class Recall:
-    """How well a model predicts the last ids of excerpts of a text, given the first ids."""
+    """How well a model predicts the continuations of prefixes that are taken from a text."""
 
-    excerpts: int  # each is a prefix and its continuation in the text
+    excerpts: int  # number of prefixes
     loss: float  # nats per id of the continuations
     exact: float  # fraction of continuations that greedy decoding would write exactly
     probability: float  # mean probability that sampling writes the continuation exactly
@@ -64,10 +65,10 @@ class MemorisationReport:
 
     prefix: int  # ids of each prefix in `train` and `unseen`
     continuation: int  # ids of each continuation
-    samples: Copying  # of texts that the model wrote
-    human: Copying  # what the evaluated text copies
-    train: Recall  # of the train split
-    unseen: Recall  # of the evaluated text
+    samples: Copying  # in texts that the model wrote
+    human: Copying  # in the evaluated text
+    train: Recall  # on excerpts of the train split
+    unseen: Recall  # on excerpts of the evaluated text
     memorised: bool
     verdict: str  # the conclusion in words
 
@@ -85,13 +86,21 @@ def measure_memorisation(
         model: the network, which is set to evaluation mode.
         text: text that people wrote, which the model was not trained on.
         train: the ids of the train split.
-        samples: the ids of texts that the model wrote, each with at least one id.
+        samples: the ids of texts that the model wrote, each with at least COPY_IDS ids.
         mixture: n-gram counts to mix the network's predictions with.
+
+    Raises:
+        UsageError: `text` or `train` is too short.
     """
-    vocabulary = text.vocabulary
-    T = model.config.T
+    vocabulary, T = text.vocabulary, model.config.T
     prefix = min(PREFIX_IDS, (T + 1) // 2)
     continuation = min(CONTINUATION_IDS, T + 1 - prefix)
+    for name, ids in ((text.name, text.ids), ("the train split", train)):
+        if len(ids) < (needed := max(prefix + continuation, COPY_IDS)):
+            raise UsageError(
+                f"--memorisation: expected at least {needed} {vocabulary.unit}s in {name}, got "
+                f"{len(ids)}; leave out --memorisation, or use a longer text"
+            )
     length = max(map(len, samples))
     parts = spread_slices(len(text.ids), length * len(samples), length)
     copied = _copying(train, samples, vocabulary)
@@ -117,7 +126,7 @@ def _recall(
     mixture: Mixture | None,
 ) -> Recall:
     """Measure how well the model continues evenly spread excerpts of the text `ids`."""
-    length = min(prefix + continuation, len(ids))
+    length = prefix + continuation
     losses, exact = [], []
     for part in spread_slices(len(ids), EXCERPTS * length, length):
         if part.stop - part.start < length:
@@ -125,10 +134,9 @@ def _recall(
         (scores,) = score_text(model, ids[part], vocabulary, mixture=mixture)
         losses.append(float(scores.losses[-continuation:].sum()))
         exact.append(bool(scores.hits[-continuation:].all()))
-    scored = min(continuation, length - 1)
     return Recall(
         excerpts=len(losses),
-        loss=float(np.mean(losses)) / scored,
+        loss=float(np.mean(losses)) / continuation,
         exact=float(np.mean(exact)),
         probability=float(np.exp(-np.array(losses)).mean()),
     )
@@ -138,7 +146,7 @@ def _verdict(
     samples: Copying, human: Copying, train: Recall, unseen: Recall, unit: str
 ) -> tuple[bool, str]:
     """Return whether the model memorised its train split, and a sentence about it."""
-    copied, usual = (each.shares.get(COPY_IDS, 0.0) for each in (samples, human))
+    copied, usual = samples.shares[COPY_IDS], human.shares[COPY_IDS]
     copies, recalls = copied - usual >= EXCESS, train.exact - unseen.exact >= EXCESS
     numbers = (
         f"{100 * copied:.1f} % of the {COPY_IDS}-{unit} substrings of its samples occur in the "

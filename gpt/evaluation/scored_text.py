@@ -55,18 +55,15 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     Raises:
         TextError: fewer than two characters of the text are in the vocabulary.
     """
-    outside = 0
+    left_out = 0
     if vocabulary.is_bytes:
         lead = next(i for i, byte in enumerate([*corpus.ids[1:5], 0]) if byte & 0xC0 != 0x80)
         ids, characters = corpus.ids[lead:], corpus.characters - 1
         size = len(ids) - 1
     else:
         ids, size = _translated(corpus, vocabulary)
-        characters = len(ids) - 1
-        if vocabulary.unknown_id is None:
-            outside = len(corpus.ids) - len(ids)
-        else:
-            outside = _count(ids[1:], vocabulary.unknown_id)
+        characters, left_out = len(ids) - 1, len(corpus.ids) - len(ids)
+        if vocabulary.unknown_id is not None:
             others = vocabulary.outside(corpus.vocabulary.characters)
             vocabulary = Vocabulary(vocabulary.characters, max(len(others), 1))
     if characters < 1:
@@ -75,6 +72,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
             f"{characters + 1}; evaluate another text"
         )
     units = Units(len(ids) - 1, characters, size)
+    outside = left_out + _count(ids[1:], vocabulary.unknown_id)
     return ScoredText(corpus.name, ids, vocabulary, units, outside, train)
 
 
@@ -84,11 +82,11 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     Return the ids, and the size in UTF-8 of the encoded characters but the first.
     """
     characters = corpus.vocabulary.characters
-    outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}
-    kept = np.array([c not in outside for c in characters])
+    left_out = set(vocabulary.outside(characters) if vocabulary.unknown_id is None else "")
+    kept = np.array([c not in left_out for c in characters])
     sizes = np.array([len(c.encode()) for c in characters])
     table = np.zeros(len(characters), vocabulary.dtype)
-    table[kept] = vocabulary.encode("".join(c for c in characters if c not in outside))
+    table[kept] = vocabulary.encode("".join(c for c in characters if c not in left_out))
     size = first_size = 0
     with tempfile.TemporaryFile() as file:
         for part in spread_slices(len(corpus.ids), len(corpus.ids)):

@@ -25,7 +25,7 @@ from gpt.model.windows import mixed, segmented
 from gpt.text.batches import Batch, consecutive_windows, sliding_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
-COUNTED_AGAIN = 8  # number of windows that overlap in which an id is counted, with `stride`
+COUNTED_AGAIN = 8  # with a stride, number of overlapping windows of counts that contain an id
 ADAPTIVE_LEARNING_RATE = 1e-3  # learning rate of Adam
 SQUARES_DECAY = 0.99  # decay of the running mean of squared gradients from one update to the next
 
@@ -61,8 +61,8 @@ def score_text(
     Args:
         model: the network, which is set to evaluation mode.
         ids: the text, at least two ids.
-        vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
-            probability p, each of them has probability p / k.
+        vocabulary: the vocabulary of `ids`. The characters that share the unknown id also share
+            its probability equally.
         mixture: counts to mix the network's predictions with.
         stride: the ids from one input of the network to the next; None if inputs do not overlap.
         k: the number of likely ids to return, reduced to V if it is larger.
