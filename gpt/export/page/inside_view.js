@@ -24,25 +24,24 @@ class InsideView {
   }
 
   async compute() {
-    const { ids, skip, layer, head } = this, position = ids.length - 1;
-    const isOpen = find("inside").open && position >= 0;
+    const { ids, skip, layer, head } = this;
+    const isOpen = find("inside").open && ids.length > 0;
     find("steps").hidden = !isOpen;
     if (!isOpen) {
       this.text.tint();
       find("reading").textContent = "Write or measure a text, and click a character to see how the model predicts it.";
       return;
     }
-    const attention = await this.client.ask({ op: "attention", ids, skip, position });
-    const step = await this.client.ask({ op: "inside", ids, skip, position, layer, head });
+    const step = await this.client.ask({ op: "inside", ids, skip, layer, head });
     if (ids !== this.ids) return;
-    const last = this.symbol(ids[position]);
+    const last = this.symbol(ids.at(-1));
     find("reading").textContent = `The model reads “${last}”, and predicts what follows it with these numbers.`;
     const steps = [
-      this.embedding(step, last), this.attention(attention, step), this.mlp(step),
+      this.embedding(step, last), this.attention(step), this.mlp(step),
       this.lens(step), this.counts(step),
     ].filter((each) => each !== null);
     find("steps").replaceChildren(...steps);
-    this.text.tint(this.isTinted ? attention.weights[layer][head] : undefined, attention.start);
+    this.text.tint(this.isTinted ? step.weights[layer][head] : undefined, step.start);
   }
 
   symbol(id) {
@@ -57,7 +56,7 @@ class InsideView {
       "to which every block adds.", [this.vector("stream", streams[0])]);
   }
 
-  attention({ weights, start }, step) {
+  attention({ weights, start, query, scores, output }) {
     const label = document.createElement("label"), tick = document.createElement("input");
     tick.type = "checkbox";
     tick.checked = this.isTinted;
@@ -69,9 +68,9 @@ class InsideView {
     return this.step("Attention", "Each head compares the query of this position with the key of every position up " +
       "to it; softmax of the scores gives weights, by which it adds up their values. Choose a head:", [
       this.headButtons(weights),
-      this.vector("query", step.query),
-      this.keys(step.scores, weights[this.layer][this.head], start),
-      this.vector("output", step.output),
+      this.vector("query", query),
+      this.keys(scores, weights[this.layer][this.head], start),
+      this.vector("output", output),
       label,
     ]);
   }

@@ -46,12 +46,7 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
                                         text is not predicted: NaN
       -> {op: "done", id, reason}       reason: "length" or "stopped"
 
-    {op: "attention", id, ids, position}
-      -> {op: "attention", id, weights, start}
-                                        weights[layer][head]: Float32Array, the weights of the ids
-                                        from index `start` to `position`. Of an ensemble, the first
-                                        member's.
-    {op: "inside", id, ids, position, layer, head}
+    {op: "inside", id, ids, layer, head}
       -> {op: "inside", id, ...}        see inside.js
 
     {op: "logits", id, ids}             at most T ids
@@ -94,9 +89,6 @@ const operations = {
   },
   async score({ ids }, send, isStopped) {
     send("done", { reason: await score(model, ids, (part) => send("scores", part), isStopped) });
-  },
-  async attention(request, send) {
-    send("attention", attention(model, request));
   },
   async inside(request, send) {
     send("inside", inside(model, request));
