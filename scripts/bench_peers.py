@@ -33,7 +33,7 @@ SCORE = """
 import sys, torch
 sys.path.insert(0, ".")
 from model import GPT, GPTConfig
-from gpt.text.batches import consecutive_windows
+from gpt.text.batches import scored_windows
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so nanoGPT's ids
@@ -42,7 +42,8 @@ for path in sys.argv[2:]:
     model = GPT(GPTConfig(**saved["model_args"])).eval()
     model.load_state_dict(saved["model"])
     with torch.no_grad():
-        total = sum(y.numel() * model(x, y)[1].item() for x, y in consecutive_windows(val, 64))
+        windows = scored_windows(val, 64)
+        total = sum(y.numel() * model(x, y.contiguous())[1].item() for x, y in windows)
     print("val", total / (len(val) - 1))
 """
 

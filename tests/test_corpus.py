@@ -24,11 +24,10 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
 from gpt.text.normalizer import Normalizer, normalized
 from gpt.text.prefetch import ahead
-from gpt.text.preparation import Part
+from gpt.text.preparation import CharacterCounts, Part, byte_offset, character_count
 from gpt.text.sources import open_source
 from gpt.text.splits import document_lengths
-from gpt.text.utf8 import byte_offset, character_count
-from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
+from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.test_text import any_text, write
 
 lines = st.text(st.sampled_from("ab\r\n")) | any_text

@@ -29,10 +29,9 @@ from gpt.errors import ConfigError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import encoding_of
+from gpt.text.decoding import encoding_of, likely_encoding
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
-from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
 from gpt.text.standard_input import standard_input

@@ -17,7 +17,7 @@ from gpt.distributed.ranks import SINGLE
 from gpt.errors import TextError
 from gpt.model.transformer import GPT
 from gpt.seeds import uniforms
-from gpt.text.batches import batch, consecutive_windows, shuffled, token_dropout
+from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
@@ -204,13 +204,11 @@ def test_a_batch_comes_from_all_over_the_text() -> None:
 
 
 @given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 5))
-def test_consecutive_windows_score_each_character_but_the_first_once(
-    n: int, T: int, B: int
-) -> None:
+def test_windows_score_each_character_but_the_first_once(n: int, T: int, B: int) -> None:
     ids = np.arange(n, dtype=np.uint16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpt.text.batches.EVAL_CHARACTERS", B * T)
-        windows = list(consecutive_windows(ids, T))
+        windows = list(scored_windows(ids, T))
     assert np.concatenate([y.flatten() for _, y in windows]).tolist() == list(range(1, n))
     for x, y in windows:
         assert (y == x + 1).all()

@@ -22,7 +22,7 @@ from gpt.evaluation.scored_text import ScoredText
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.model.windows import mixed, segmented
-from gpt.text.batches import Batch, consecutive_windows, sliding_windows, split_batches
+from gpt.text.batches import Batch, scored_windows, sliding_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
 COUNTED_AGAIN = 8  # with a stride, number of overlapping windows of counts that contain an id
@@ -93,7 +93,7 @@ def score_text(
     B = EVAL_LOGITS // V // T or 1
     start, step = 1, window_stride(T, stride, mixture)
     if step is None:
-        windows = split_batches(consecutive_windows(ids, T), B)
+        windows = split_batches(scored_windows(ids, T), B)
     else:
         windows = sliding_windows(ids, T, step, B)
     for parts in map_windows(score, windows, device):
@@ -193,7 +193,7 @@ def adaptive_loss(
         optimizer.step()
         return logits.detach().float()
 
-    for window in split_batches(consecutive_windows(ids, T if mixture is None else mixture.T), 1):
+    for window in split_batches(scored_windows(ids, T if mixture is None else mixture.T), 1):
         x, y = (part.to(device) for part in window)
         segments = zip(torch.split(x, T, 1), torch.split(y, T, 1), strict=True)
         logits = torch.cat([learn(*segment) for segment in segments], 1)

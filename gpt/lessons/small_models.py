@@ -19,7 +19,7 @@ from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import cross_entropy
-from gpt.text.batches import spread_windows, to_torch
+from gpt.text.batches import scored_windows, to_torch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.display import in_one_line
 from gpt.text.sources import open_source
@@ -177,7 +177,7 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
     """Return the mean loss in nats on about `SCORED_CHARACTERS` characters, spread over `ids`."""
-    windows = spread_windows(ids, T, SCORED_CHARACTERS)
+    windows = scored_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
 

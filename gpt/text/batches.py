@@ -77,23 +77,6 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 
-def consecutive_windows(ids: Ids, T: int, at_once: int | None = None) -> Iterator[Batch]:
-    """Yield batches of consecutive windows of `T` ids that do not overlap.
-
-    Each id but the first is a target exactly once. If fewer than `T` targets remain at the end,
-    they form a last batch of one shorter window. A batch has about `at_once` ids, by default
-    EVAL_CHARACTERS.
-    """
-    whole = (len(ids) - 1) // T * T
-    B = max(1, (at_once or EVAL_CHARACTERS) // T)
-    for start in range(0, whole, B * T):
-        end = min(start + B * T, whole)
-        x, y = ids[start:end], ids[start + 1 : end + 1]
-        yield to_torch(x).view(-1, T), to_torch(y).view(-1, T)
-    if whole < len(ids) - 1:
-        yield to_torch(ids[whole:-1]).view(1, -1), to_torch(ids[whole + 1 :]).view(1, -1)
-
-
 def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
     """Yield batches of overlapping windows; only the ids after the overlap are targets.
 
@@ -123,32 +106,33 @@ def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
             yield windows[:, :-1], windows[:, -n:]
 
 
-def spread_windows(
-    ids: Ids, T: int, characters: int, at_once: int | None = None
-) -> Iterator[Batch]:
-    """Yield batches of evenly spread windows of `T` ids, with about `characters` ids in total.
-
-    At least one window is yielded. A batch has about `at_once` ids, by default EVAL_CHARACTERS.
-    """
-    windows = (len(ids) - 1) // T
-    n = max(1, min(windows, characters // T))
-    starts = np.arange(n) * windows // n * T
-    B = max(1, (at_once or EVAL_CHARACTERS) // T)
-    for i in range(0, n, B):
-        chosen = to_torch(ids[starts[i : i + B, None] + np.arange(T + 1)])  # (B, T + 1)
-        yield chosen[:, :-1], chosen[:, 1:]
-
-
 def scored_windows(
     ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
 ) -> Iterator[Batch]:
-    """Yield the windows that an evaluation scores: all, or some with about `characters` ids.
+    """Yield batches of windows of `T` ids that do not overlap.
 
-    See `consecutive_windows` and `spread_windows`.
+    By default, the windows are consecutive, and each id but the first is a target exactly once. If
+    fewer than `T` targets remain at the end, they form a last batch of one shorter window.
+
+    Args:
+        ids: the text.
+        T: the number of ids in each window.
+        characters: about how many ids to yield. If the text has more, whole windows that are spread
+            evenly over it are yielded, at least one.
+        at_once: about how many ids a batch has, by default EVAL_CHARACTERS.
     """
-    if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
-        return consecutive_windows(ids, T, at_once)
-    return spread_windows(ids, T, characters, at_once)
+    targets = len(ids) - 1
+    windows = targets // T  # whole ones in the text
+    wanted = targets if characters is None else characters
+    n = min(windows, max(1, wanted // T))
+    starts = T * (np.arange(n) * windows // max(1, n))
+    B = max(1, (at_once or EVAL_CHARACTERS) // T)
+    for i in range(0, n, B):
+        rows = to_torch(ids[starts[i : i + B, None] + np.arange(T + 1)])  # (B, T + 1)
+        yield rows[:, :-1], rows[:, 1:]
+    if T * windows < targets and (wanted >= targets or not windows):
+        row = to_torch(ids[T * windows :])[None]
+        yield row[:, :-1], row[:, 1:]
 
 
 def split_batches(batches: Iterable[Batch], B: int) -> Iterator[Batch]:

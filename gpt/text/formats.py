@@ -2,7 +2,7 @@
 
 from pathlib import PurePath
 
-from gpt.text.utf8 import is_utf8_start
+from gpt.text.decoding import is_utf8_start
 
 ZIP = b"PK\x03\x04"
 ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")

@@ -21,10 +21,10 @@ from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
 from gpt.text.prefetch import ahead
 from gpt.text.splits import divided, document_lengths, held_out, separator_bytes, train_characters
-from gpt.text.utf8 import byte_offset, character_count
-from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
+from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
+MIN_FIRST_BYTE = -64  # 0xC0 as int8; a byte of UTF-8 begins a character if it is not below this
 
 Progress = Callable[[int], object]
 """A function that is called with the number of bytes read since its last call."""
@@ -63,6 +63,34 @@ class Part:
                     is_first, between = False, b"" if documents == "lines" else separator
                 begins = ends
                 index += ends
+
+
+class CharacterCounts:
+    """Counts the characters in chunks of UTF-8."""
+
+    def __init__(self) -> None:
+        self.total = 0  # number of characters
+        self.counts = np.zeros(CODE_POINTS, np.int64)  # occurrences of each code point
+
+    def add(self, chunk: bytes) -> None:
+        """Add the characters of `chunk` to the counts."""
+        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may not be UTF-8
+        self.counts[: len(counts)] += counts
+        self.total += character_count(chunk)
+
+    def vocabulary(self, limit: int | None = None) -> Vocabulary:
+        """Return a vocabulary of the counted characters, with at most `limit` ids.
+
+        If there are more characters, the rarest share the last id. Of equally frequent characters,
+        those with larger code points count as rarer.
+        """
+        found = np.flatnonzero(self.counts)
+        unknown = 0
+        if limit is not None and len(found) > limit:
+            unknown = len(found) - (limit - 1)
+            by_count = found[np.argsort(-self.counts[found], kind="stable")]
+            found = np.sort(by_count[: limit - 1])
+        return Vocabulary("".join(map(chr, found)), unknown)
 
 
 @dataclass(frozen=True)
@@ -243,3 +271,18 @@ def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
             pending, length = [], 0
     if length:
         yield b"".join(pending)
+
+
+def character_count(chunk: bytes) -> int:
+    """Return the number of characters in `chunk`: the number of bytes that begin a character."""
+    if chunk.isascii():
+        return len(chunk)
+    return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE))
+
+
+def byte_offset(chunk: bytes, characters: int) -> int:
+    """Return the number of bytes of the first `characters` characters in `chunk`."""
+    if chunk.isascii():
+        return min(characters, len(chunk))
+    starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE)
+    return int(starts[characters]) if characters < len(starts) else len(chunk)

@@ -10,16 +10,14 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.archives import ARCHIVES, members
-from gpt.text.decoding import encoding_of, fits_utf8, is_wide, utf8_chunks
+from gpt.text.decoding import encoding_of, fits_utf8, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
 from gpt.text.folders import find_files, is_excluded, is_included
 from gpt.text.formats import CONVERT, binary_format
 from gpt.text.named import NAMED, open_named
-from gpt.text.reading import Entry, file_entry, in_message, split_suffixes
+from gpt.text.reading import ARCHIVES, Entry, file_entry, in_message, members, split_suffixes
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
 from gpt.text.standard_input import STDIN, standard_input
-from gpt.text.utf8 import is_utf8
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import CheckpointError
-from gpt.text.utf8 import character_count
 
 CODE_POINTS = 0x110000  # number of Unicode code points, U+0000 to U+10FFFF
 MASKED = -1  # id of a dropped or padding character, whose embedding is zero
@@ -158,31 +157,3 @@ BYTES = Vocabulary("", is_bytes=True)
 def code_points(text: str) -> NDArray[np.uint32]:
     """Return the code point of each character of `text`, in an array of shape (len(text),)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
-
-
-class CharacterCounts:
-    """Counts the characters in chunks of UTF-8."""
-
-    def __init__(self) -> None:
-        self.total = 0  # number of characters
-        self.counts = np.zeros(CODE_POINTS, np.int64)  # occurrences of each code point
-
-    def add(self, chunk: bytes) -> None:
-        """Add the characters of `chunk` to the counts."""
-        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may not be UTF-8
-        self.counts[: len(counts)] += counts
-        self.total += character_count(chunk)
-
-    def vocabulary(self, limit: int | None = None) -> Vocabulary:
-        """Return a vocabulary of the counted characters, with at most `limit` ids.
-
-        If there are more characters, the rarest share the last id. Of equally frequent characters,
-        those with larger code points count as rarer.
-        """
-        found = np.flatnonzero(self.counts)
-        unknown = 0
-        if limit is not None and len(found) > limit:
-            unknown = len(found) - (limit - 1)
-            by_count = found[np.argsort(-self.counts[found], kind="stable")]
-            found = np.sort(by_count[: limit - 1])
-        return Vocabulary("".join(map(chr, found)), unknown)
