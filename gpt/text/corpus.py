@@ -28,7 +28,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
 
-CORPUS_FORMAT = 1
+CORPUS_FORMAT = 2
 MIN_SPLIT_CHARACTERS = 2  # smallest length of a split: one character to read and one to predict
 SHORT_TEXT_CHARACTERS = 1000  # length below which to advise a longer text, not a smaller model.T
 RECORD = "corpus.json"
@@ -153,7 +153,7 @@ def load_corpus(
         ) from None
 
 
-def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
+def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
@@ -167,21 +167,20 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
             temporary.open("wb") as file,  # not memory-mapped: a full disk would kill the process
         ):
             try:
-                written = write(parts, counts, file, progress)
+                fields = write(parts, counts, file, progress)
             except (KeyError, ValueError):
                 raise _changed(task.source) from None
-        ids = folder / f"ids-{str(written['sha256'])[:16]}.npy"
+        ids = folder / f"ids-{str(fields['sha256'])[:16]}.npy"
         temporary.replace(ids)
     finally:
         temporary.unlink(missing_ok=True)
-    record = written | {
+    record = {
         "format": CORPUS_FORMAT,
         "fingerprint": fingerprint,
         "file": ids.name,
         "quick_sha256": quick_sha256([ids]),
         "vocabulary": counts.vocabulary.to_json(),
-        "characters": counts.characters,
-        "val_characters": counts.characters - counts.train_characters,
+        "fields": fields,
         "notices": [notice for source in task.sources for notice in source.notices()],
         "line_ends": sum(part.line_ends for part in parts),
     }
@@ -190,7 +189,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
         old.unlink()
 
 
-def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
+def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
     """Load the text that `_prepare` wrote; None if it is missing, damaged or outdated."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
@@ -209,8 +208,7 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
             name,
             np.load(path, mmap_mode="r", allow_pickle=False),
             Vocabulary.from_json(record["vocabulary"]),
-            *(record[key] for key in ("sha256", "train_ids", "characters")),
-            *(record[key] for key in ("val_characters", "val_bytes", "val_first_bytes")),
+            **record["fields"],
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,15 +125,21 @@ class Task:
             (source.name, [str(path.absolute()) for path in source.files[:1]])
             for source in self.sources
         ]
-        return _hash([places, self._settings()])[:32]
+        given = self.vocabulary
+        settings = self.data.model_dump(exclude={"source", "val_source"}) | {
+            "seed": self.seed if self.data.split == "documents" else None,
+            "vocabulary": self.data.vocabulary if given is None else given.to_json(),
+            "extends": self.extends,
+        }
+        content = json.dumps([places, settings], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-    def fingerprint(self) -> str:
-        """Return a hash that changes if the text's files or the settings change."""
+    def fingerprint(self) -> list[str]:
+        """Return hashes of the files of the text and of the val text, which change with them."""
         try:
-            files = [quick_sha256(source.files) for source in self.sources]
+            return [quick_sha256(source.files) for source in self.sources]
         except OSError as error:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
-        return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
         """Return the whole text if val is its end, or the train part and the val part."""
@@ -149,14 +155,6 @@ class Task:
             )
         val = held_out(lengths, data.val_fraction, self.seed)
         return [Part(self.source, data, ~val), Part(self.source, data, val)]
-
-    def _settings(self) -> dict[str, Any]:
-        given = self.vocabulary
-        return self.data.model_dump(exclude={"source", "val_source"}) | {
-            "seed": self.seed if self.data.split == "documents" else None,
-            "vocabulary": self.data.vocabulary if given is None else given.to_json(),
-            "extends": self.extends,
-        }
 
 
 def count(
@@ -219,7 +217,7 @@ def write(
         progress: called with the number of bytes of each chunk.
 
     Returns:
-        The fields `sha256`, `train_ids`, `val_bytes` and `val_first_bytes` of `Corpus`.
+        The hash and the sizes of the text, by the names of the fields of `Corpus`.
 
     Raises:
         KeyError, ValueError: the text has changed since it was counted.
@@ -251,13 +249,11 @@ def write(
     return {
         "sha256": digest.hexdigest(),
         "train_ids": train_ids,
+        "characters": characters,
+        "val_characters": characters - counts.train_characters,
         "val_bytes": size - train_bytes,
         "val_first_bytes": first_bytes,
     }
-
-
-def _hash(tree: Any) -> str:
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
