@@ -99,7 +99,7 @@ def test_the_seeds_needed_show_the_difference_as_often_as_promised(ratio: float)
 
 
 def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> None:
-    """Neighbouring differences are correlated. Each of two models has the same mean loss."""
+    """Neighbouring differences are correlated. Both models have the same mean loss."""
     source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003
     for _ in range(texts):
         losses = []
@@ -228,7 +228,7 @@ def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: 
 
 
 def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt: Gpt) -> None:
-    """A run whose text had moved was compared with runs on any other text."""
+    """Bug: a run whose text had moved was compared with runs on any other text."""
     for name, word in (("a", "quick"), ("b", "slow")):
         Path(f"{name}.txt").write_text(TEXT.replace("quick", word), "utf-8")
         api.train(small(train__steps=2), text=f"{name}.txt", run_dir=f"run-{name}")
@@ -271,7 +271,7 @@ def test_nanogpts_log_is_a_run(folder: Path, gpt: Gpt) -> None:
 
 
 def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder: Path, gpt: Gpt) -> None:
-    """A line with `val loss nan` was skipped, so the loss before it was shown as the final one."""
+    """Bug: a line with `val loss nan` was skipped, so the loss before it was the final one."""
     Path("log.txt").write_text(LOG + "step 45: train loss nan, val loss nan\n")
     code, out, err = gpt("compare", "log.txt", folder / "bytes", "--csv")
     assert code == 0
@@ -284,7 +284,7 @@ def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder: Path, gp
 
 
 def test_numbers_in_nanogpts_log_are_parsed_whole() -> None:
-    """1e-05 was parsed as 1, and 2.0660. ended in a ValueError."""
+    """Bug: 1e-05 was parsed as 1, and 2.0660. ended in a ValueError."""
     Path("log.txt").write_text(LOG + "step 45: train loss 1e-05, val loss 1e-05\n")
     assert read_nanogpt_log(Path("log.txt"))[0].losses[-1] == 1e-05
     Path("log.txt").write_text(LOG + "step 45: train loss 2.0, val loss 2.0660.\n")
@@ -293,7 +293,7 @@ def test_numbers_in_nanogpts_log_are_parsed_whole() -> None:
 
 
 def test_damaged_lines_of_metrics_are_skipped() -> None:
-    """A line `null`, or one whose loss is null, ended in an AttributeError or TypeError."""
+    """Bug: a line `null`, or one whose loss is null, ended in an AttributeError or TypeError."""
     good = {"step": 3, "elapsed_s": 0.5, "val_loss": 2.5}
     damaged = [None, [], good | {"val_loss": None}, good | {"step": None}]
     Path("metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in [good, *damaged]))
@@ -302,7 +302,7 @@ def test_damaged_lines_of_metrics_are_skipped() -> None:
 
 
 def test_a_run_that_begins_below_a_loss_reached_it_at_step_0() -> None:
-    """Step 0 was left out, so a fine-tuned run seemed to need time for a loss it began with."""
+    """Bug: step 0 was left out, so a fine-tuned run needed time for a loss that it began with."""
     losses = {0: 1.5, 11: 1.7, 23: 1.3}
     lines = [{"step": s, "elapsed_s": 2.0 * s, "val_loss": x} for s, x in losses.items()]
     Path("metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -372,7 +372,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder: Path, gpt: 
         (["sweep", "--out=curves.pdf"], "expected a name that ends in .png"),
         (["sweep", "other"], "the val texts of"),
         (["rare"], "expected two or more runs, or a sweep, got 1 run"),
-        (["rare", "rare"], "got 1 run, named twice or more"),  # was only: got 1 run
+        (["rare", "rare"], "got 1 run, named twice or more"),  # bug: said only "got 1 run"
         (["sweep", "--to=nan"], "expected a finite val loss above 0 (--to), got nan"),  # was used
         (["sweep", "--to=-1"], "expected a finite val loss above 0 (--to), got -1"),  # was used
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),

@@ -88,7 +88,7 @@ def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: in
 def test_a_sliding_window_of_counts_equals_an_oracle_of_one_character_at_a_time(
     runs: dict[str, Path], stride: int
 ) -> None:
-    """The network sees 13 characters, counts see 26 and begin anew every 3, 2 or 13 characters."""
+    """The network sees 13 characters. Counts see 26, and begin anew every 3, 2 or 13 characters."""
     model = api.load(runs["counts"])
     mixture, ids = model.checkpoint.mixture, model.vocabulary.encode(PANGRAM + PANGRAM)[:98]
     assert mixture is not None
@@ -134,7 +134,7 @@ def test_the_probabilities_of_all_next_characters_sum_to_1(
 
 
 def test_intervals_of_correlated_losses_contain_the_mean_as_often_as_they_say() -> None:
-    """An interval from deviation / sqrt(n) contains it a third of the times."""
+    """An interval from deviation / sqrt(n) would contain the mean in only a third of the cases."""
     source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003
     for _ in range(texts):
         noise = source.normal(size=n + 100)
@@ -183,7 +183,7 @@ def test_characters_outside_the_vocabulary_are_left_out_and_counted(
 
 
 def test_ppmd_is_given_the_train_split(runs: dict[str, Path], gpt: Gpt) -> None:
-    """And what it writes can be decompressed, so that its size is a code length."""
+    """The compressed text can be decompressed, so its size is a code length."""
     ppmd = pytest.importorskip("pyppmd")
     whole = (PANGRAM + "né à 日本\n") * 31
     split = int(0.9 * len(whole))
@@ -235,7 +235,7 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
     assert "a.txt is not the text that" in err
     Path("a.txt").unlink()
     code, out, err = gpt("eval", run)
-    assert (code, out) == (1, "")  # was 2; that of any missing text
+    assert (code, out) == (1, "")  # bug: was 2, unlike other missing texts
     assert "a.txt: no such text" in err and "to evaluate another text" in err
 
 
@@ -273,7 +273,7 @@ def model(corpus: Corpus) -> GPT:
 def test_a_part_of_the_text_is_scored_as_in_the_whole(
     corpus: Corpus, model: GPT, monkeypatch: pytest.MonkeyPatch, characters: int
 ) -> None:
-    """The oracle scores window after window, of which a part is some, the same distance apart."""
+    """The oracle scores one window after another, and then selects evenly spread windows."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 3 * 13)
     T, ids = 13, corpus.ids[:501]
     losses = []
@@ -290,7 +290,7 @@ def test_a_part_of_the_text_is_scored_as_in_the_whole(
 
 
 def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus: Corpus, model: GPT) -> None:
-    """It was looked for beyond the text's end."""
+    """Bug: windows were read beyond the end of the text."""
     for length in (5, 13, 14):
         ids = corpus.ids[:length]
         assert evaluate(model, ids, characters=3) == evaluate(model, ids)
@@ -299,7 +299,7 @@ def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus: Corpus, mod
 def test_an_evaluation_leaves_later_threads_as_many_threads(
     corpus: Corpus, model: GPT, set_threads: Callable[[int], None]
 ) -> None:
-    """Set in a thread of the pool, one thread became the default of all threads made later."""
+    """Bug: the number of threads that was set in the pool became the default of later threads."""
     from concurrent.futures import ThreadPoolExecutor
 
     set_threads(3)

@@ -38,7 +38,7 @@ def test_copies_are_those_of_a_search_one_substring_at_a_time(seed: int) -> None
 
 @pytest.mark.parametrize("place", [0, 2**20 - 53, 2**20 + 199_900])
 def test_a_planted_quotation_of_100_characters_is_found_exactly(place: int) -> None:
-    """Also at the start and the end of a text, and across the parts in which it is searched."""
+    """It is at the start or the end of the text, or across two parts that are searched apart."""
     source = np.random.default_rng(1)
     text = source.integers(97, size=2**20 + 200_000).astype(np.uint8)
     pieces = [source.integers(97, size=509).astype(np.uint8) for _ in range(3)]
@@ -81,7 +81,7 @@ def test_an_overfitted_model_is_detected_and_a_normal_one_is_not(gpt: Gpt) -> No
 
 
 def test_part_of_the_train_split_is_not_called_unseen(gpt: Gpt) -> None:
-    """The verdict on the train split itself was that there is no sign of memorisation."""
+    """Bug: for the train split itself, the verdict was that there is no sign of memorisation."""
     Path("a.txt").write_text(words(1, 503))
     run = api.train(small(train__steps=2), text="a.txt", run_dir="run").run
     Path("part.txt").write_text(words(1, 503)[:1201])

@@ -2,8 +2,9 @@
 
 import lzma
 import math
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -99,9 +100,10 @@ def reference_losses(
     before = vocabulary.utf8(train[-MAX_TRAIN_IDS:])
     part = text[:MAX_TEXT_IDS]
     both = before + vocabulary.utf8(part)
-    for name, compressed_size in _compressors().items():
-        added = compressed_size(both) - compressed_size(before)
-        losses[name] = 8 * math.log(2) * added / len(part)
+    for name, compress in (("xz -9", partial(lzma.compress, preset=9)), ("PPMd", _ppmd)):
+        with suppress(ImportError):
+            added = len(compress(both)) - len(compress(before))
+            losses[name] = 8 * math.log(2) * added / len(part)
     references = [
         ReferenceLoss(name, loss * ids_per_character)
         for name, loss in losses.items()
@@ -120,18 +122,10 @@ def comparison(loss: float, references: list[ReferenceLoss]) -> str:
     return f"{abs(difference):.3f} nats per character {word} than {best.name}"
 
 
-def _compressors() -> dict[str, Callable[[bytes], int]]:
-    """Return, by name, functions that return the compressed size of bytes."""
-    compressors: dict[str, Callable[[bytes], int]] = {
-        "xz -9": lambda content: len(lzma.compress(content, preset=9))
-    }
-    try:
-        from pyppmd import Ppmd7Encoder
-    except ImportError:  # the extra `compressors` is not installed
-        return compressors
+def _ppmd(content: bytes) -> bytes:
+    """Return `content` compressed by PPMd; raise ImportError without the extra `compressors`."""
+    from pyppmd import Ppmd7Encoder
 
-    def ppmd(content: bytes) -> int:
-        encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
-        return len(encoder.encode(content)) + len(encoder.flush())
-
-    return compressors | {"PPMd": ppmd}
+    encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
+    compressed: bytes = encoder.encode(content) + encoder.flush()
+    return compressed

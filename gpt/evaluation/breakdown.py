@@ -77,8 +77,8 @@ class Breakdown:
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
     """Return the code point of each id's character, and whether the id is the character's first.
 
-    If ids are bytes, all bytes of a character have its code point, or that of U+FFFD if they are
-    not UTF-8.
+    If ids are bytes, each byte of a character has the code point of that character. Bytes that are
+    not UTF-8 have the code point U+FFFD.
     """
     begins = vocabulary.begins(ids)
     if not vocabulary.is_bytes:

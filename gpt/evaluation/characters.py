@@ -44,12 +44,13 @@ DETECTORS = {  # kind: (regular expression, what to do)
 }
 
 
-def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
-    """Return slices of at most `part` ids that together cover a text of `length` ids.
+def spread_slices(length: int, most: int | None = None, part: int = SLICE_IDS) -> list[slice]:
+    """Return consecutive slices, of at most `part` ids each, of a text of `length` ids.
 
-    If `length` is above `most`, the slices are evenly spread and have at most `most` ids in total.
+    If `length` is above `most`, the slices have only `most` ids or fewer in total, and are evenly
+    spread.
     """
-    if length <= most:
+    if most is None or length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
     part = min(part, most)
     n = most // part

@@ -98,9 +98,10 @@ class Comparison:
 def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> Comparison:
     """Group `runs` into rows, and compare each row with the first.
 
-    A run with the settings and the seed of an earlier one is in another row. For each of `losses`,
-    a row has the seconds of training until its runs reached that loss. `losses` defaults to the
-    lowest loss that all runs reach, rounded up to two decimals.
+    Runs that differ only by seed form a row. A run with the same settings and seed as an earlier
+    run is in another row. For each of `losses`, a row has the seconds of training until its runs
+    reached that loss. `losses` defaults to the lowest loss that all runs reach, rounded up to two
+    decimals.
     """
     if not losses:
         lowest = [best for run in runs if (best := run.curve.best_loss) is not None]

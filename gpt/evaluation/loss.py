@@ -72,7 +72,7 @@ def evaluate_each(
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
-    On an accelerator, the CPU waits only once, at the end.
+    On an accelerator, the losses are read only once, at the end.
 
     Args:
         model: the model, which is set to evaluation mode.

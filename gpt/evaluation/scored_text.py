@@ -30,7 +30,7 @@ class ScoredText:
     def sha256(self) -> str:
         """Return a hash of the text, which is the same for ids of characters and of bytes."""
         digest = hashlib.sha256()
-        for part in spread_slices(len(self.ids) - 1, len(self.ids)):
+        for part in spread_slices(len(self.ids) - 1):
             digest.update(self.vocabulary.utf8(self.ids[1:][part]))
         return digest.hexdigest()
 
@@ -89,7 +89,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     table[kept] = vocabulary.encode("".join(c for c in characters if c not in left_out))
     size = first_size = 0
     with tempfile.TemporaryFile() as file:
-        for part in spread_slices(len(corpus.ids), len(corpus.ids)):
+        for part in spread_slices(len(corpus.ids)):
             ids = corpus.ids[part]
             ids = ids[kept[ids]]
             first_size = first_size or int(sizes[ids[:1]].sum())
@@ -105,5 +105,4 @@ def _count(ids: Ids, id_: int | None) -> int:
     """Return how often `id_` occurs in `ids`; 0 if it is None."""
     if id_ is None:
         return 0
-    parts = spread_slices(len(ids), len(ids))
-    return sum(int(np.count_nonzero(ids[part] == id_)) for part in parts)
+    return sum(int(np.count_nonzero(ids[part] == id_)) for part in spread_slices(len(ids)))

@@ -107,13 +107,13 @@ def describe_text(
         val=len(corpus.val),
         val_characters=corpus.val_characters,
     )
-    train_counts = dict(zip(count.characters, (count.counts - val.counts).tolist(), strict=True))
-    only_in_val = {c: n for c, n in val.frequencies.items() if n and not train_counts[c]}
+    frequencies = count.frequencies
+    only_in_val = {c: n for c, n in val.frequencies.items() if n == frequencies[c]}
     return TextReport(
         text=name,
         size=size,
         entropy=count.entropy,
-        frequencies=count.frequencies,
+        frequencies=frequencies,
         rare=rare,
         rarest=rarest,
         only_in_val=only_in_val,
