@@ -53,8 +53,6 @@ def attend(
         check_out(out, overwrite=overwrite)
     if is_picture and (layer or head):
         raise UsageError(f"--out {out}: a picture shows all heads; leave out --layer and --head")
-    if text == "":
-        raise UsageError("--text: expected at least one character, got none")
 
     from gpt import api
 
@@ -99,15 +97,15 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return the first `VAL_CHARACTERS` of val, or fewer; skip those outside the vocabulary."""
+    """Return the first `VAL_CHARACTERS` of val without those that are outside the vocabulary."""
     from gpt.api.resolve import read_text
+    from gpt.text.vocabulary import REPLACEMENT
 
     try:
         corpus = read_text(model.config, model.vocabulary, model.run)
     except GPTError as error:
         advice = "to show the heads on another text, give --text"
         raise type(error)(f"{error}; {advice}") from None
-    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.attention_window)].tolist()
-    known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
-    text = corpus.vocabulary.decode(known).strip("\ufffd")
+    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.attention_window)]
+    text = corpus.vocabulary.decode(ids).replace(REPLACEMENT, "")
     return model.prepare(text, drop_unknown=True)  # the text may have changed since training
