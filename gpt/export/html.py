@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from gpt.counts.experts import Experts
 from gpt.counts.mixture import Mixture
-from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import levels_of
 from gpt.export.shipped_weights import MEASURED_IDS, choose_rounding
 from gpt.inspection.html_page import render_page
@@ -165,20 +164,13 @@ def _text_or_counts(experts: Experts) -> Arrays:
     counts = experts.counts
     if experts.long_contexts is not None:
         text = experts.long_contexts.reversed_ids[::-1]
-        if _same(count_ngrams(text, counts.V, counts.order), counts):
+        if counts.counts[-1].sum() == len(text) - counts.order:  # no n-gram lies before the text
             return {"text": text}
     return {
         f"{name}.{length}": array.astype(np.min_scalar_type(array.max(initial=0)))
         for length, level in enumerate(levels_of(counts), 1)
         for name, array in level._asdict().items()
     }
-
-
-def _same(counts: NgramCounts, others: NgramCounts) -> bool:
-    """Return whether two tables of n-grams are equal."""
-    return all(map(np.array_equal, counts.keys, others.keys)) and all(
-        map(np.array_equal, counts.counts, others.counts)
-    )
 
 
 def _entries(arrays: Arrays) -> list[dict[str, Any]]:
