@@ -15,7 +15,6 @@ token 11. It is added as the last id, with a probability of zero.
 Shapes: C channels, V vocabulary size.
 """
 
-import re
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +24,7 @@ import numpy as np
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import UsageError
-from gpt.export.huggingface_classes import scaled_qkv
+from gpt.export.huggingface_classes import renamed, scaled_qkv
 from gpt.export.huggingface_tokenizer import BYTE_SYMBOLS
 from gpt.inspection.output import write_out, writing
 from gpt.runs.format import CheckpointData, Tensors
@@ -36,15 +35,16 @@ ARCHITECTURES = {
     ("rotary", "gelu"): "starcoder2",
     ("learned", "gelu"): "gpt2",
 }
-LAYER_NAMES = {
-    "attention_norm": "attn_norm",
-    "attention.projection": "attn_output",
-    "mlp_norm": "ffn_norm",
-    "mlp.expand": "ffn_up",
-    "mlp.projection": "ffn_down",
+GGUF = {  # names in GGUF by their names in gpt; {i} is the index of the block
+    "position_embedding": "position_embd",
+    "attention_norm": "blk.{i}.attn_norm",
+    "attention.projection": "blk.{i}.attn_output",
+    "mlp_norm": "blk.{i}.ffn_norm",
+    "mlp.expand": "blk.{i}.ffn_up",
+    "mlp.projection": "blk.{i}.ffn_down",
 }
 END = "<|endoftext|>"  # the name by which llama.cpp recognises the token that ends a text
-END_LOGIT = -1000.0  # in float32, the probability is zero
+END_LOGIT = np.float32(-1000)  # the probability is then zero
 NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; no UTF-8 has these two bytes
 
 
@@ -113,12 +113,7 @@ def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
     """
     table = weights["token_embedding.weight"]  # (V, C)
     tensors = {"token_embd.weight": np.pad(table, ((0, 1), (0, 0)))} | _output(weights)
-    if model.positions == "learned":
-        tensors["position_embd.weight"] = weights["position_embedding.weight"]
-    for name, weight in weights.items():
-        match = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
-        if match and match[2] in LAYER_NAMES:
-            tensors[f"blk.{match[1]}.{LAYER_NAMES[match[2]]}.{match[3]}"] = weight
+    tensors |= renamed(weights, GGUF)
     for i in range(model.n_layer):
         arrays = zip(("weight", "bias"), scaled_qkv(model, weights, i), strict=True)
         for kind, rows in arrays:
@@ -139,9 +134,7 @@ def _output(weights: Tensors) -> Tensors:
     multiplied by the weight of its LayerNorm, and shifted so that sum(r) is what its bias adds.
     """
     scaled = weights["head.weight"] * weights["norm.weight"]  # (V, C)
-    bias = np.append(
-        weights["head.weight"] @ weights["norm.bias"], np.float32(END_LOGIT)
-    )  # (V + 1,)
+    bias = np.append(weights["head.weight"] @ weights["norm.bias"], END_LOGIT)  # (V + 1,)
     C = scaled.shape[1]
     rows = np.pad(scaled - scaled.mean(1, keepdims=True), ((0, 1), (0, 0))) + bias[:, None] / C
     ones = np.ones(C, np.float32)

@@ -85,7 +85,7 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
     made = {
         # its layers of class Conv1D store the transpose of a matrix
         name: weight.T if ".c_" in name else weight
-        for name, weight in _renamed(weights, GPT2).items()
+        for name, weight in renamed(weights, GPT2).items()
     }
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
@@ -107,7 +107,7 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
 
 
 def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
-    made, H, hs = _renamed(weights, PERSIMMON), model.n_head, model.head_size
+    made, H, hs = renamed(weights, PERSIMMON), model.n_head, model.head_size
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
         attention = f"model.layers.{i}.self_attn."
@@ -129,7 +129,7 @@ def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
 
 
 def _jais2(model: ModelConfig, weights: Tensors) -> Converted:
-    made = _renamed(weights, JAIS2)
+    made = renamed(weights, JAIS2)
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
         for index, name in enumerate("qkv"):
@@ -176,14 +176,14 @@ def _rotary(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
+def renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
     """Return the parameters of the layers that are keys of `names`, by their new names."""
-    renamed = {}
+    parameters = {}
     for name, weight in weights.items():
         match = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
         if match and match[2] in names:
-            renamed[f"{names[match[2]].format(i=match[1])}.{match[3]}"] = weight
-    return renamed
+            parameters[f"{names[match[2]].format(i=match[1])}.{match[3]}"] = weight
+    return parameters
 
 
 def scaled_qkv(model: ModelConfig, weights: Tensors, i: int) -> tuple[Array, Array]:
