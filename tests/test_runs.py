@@ -21,10 +21,9 @@ from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.files import from_here
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.find import find_run
+from gpt.runs.find import find_run, list_runs
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.format import FILES, FORMAT, CheckpointData, TrainingState
-from gpt.runs.listing import list_runs
 from gpt.runs.lock import is_running, locked
 from gpt.runs.read import read_checkpoint, read_to_resume
 from gpt.runs.recovery import recover, summary_to_resume

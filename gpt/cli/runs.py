@@ -13,7 +13,7 @@ from gpt.errors import GPTError
 from gpt.text.display import visible
 
 if TYPE_CHECKING:
-    from gpt.runs.listing import RunSummary
+    from gpt.runs.find import RunSummary
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
@@ -34,12 +34,13 @@ def runs(
         from gpt.runs.find import find_to_delete
         from gpt.runs.folder import delete_run
 
+        folder = find_to_delete(delete)
         if not yes:
-            _confirm(find_to_delete(delete))
-        deleted = str(delete_run(delete))
-        show((json.dumps({"deleted": deleted}) if as_json else f"deleted {deleted}") + "\n")
+            _confirm(folder)
+        delete_run(folder)
+        show((json.dumps({"deleted": str(folder)}) if as_json else f"deleted {folder}") + "\n")
         return
-    from gpt.runs.listing import list_runs
+    from gpt.runs.find import list_runs
 
     listed = list_runs()
     if as_json:

@@ -1,14 +1,19 @@
-"""Find a run or a sweep by its name. Imports no torch, so that a wrong name is reported at once."""
+"""Find and list the runs and sweeps under `runs/`.
+
+Imports no torch, so that a wrong name is reported at once.
+"""
 
 import difflib
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.config.schema import Config
-from gpt.errors import GPTError, Unreadable, UsageError, listed, shown
+from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError, listed, shown
+from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import in_use, is_running, undo_killed_overwrite
 from gpt.runs.read import read_summary
@@ -116,7 +121,58 @@ def find_to_delete(name: str) -> Path:
     raise _no_such_run(name, "a run")
 
 
-def source_runs(config: Config) -> dict[str, str]:
-    """Return the set ones of `train.init_from` and `train.distill`, which name other runs."""
-    runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
-    return {key: run for key, run in runs.items() if run is not None}
+@dataclass(frozen=True)
+class RunSummary:
+    """Summary of a run on disk. Fields from its checkpoints are None if they cannot be read."""
+
+    name: str  # under runs/; SWEEP/RUN for a run in a sweep
+    state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
+    text: str | None = None
+    step: int | None = None
+    steps: int | None = None
+    val_loss: float | None = None  # the lowest so far, in nats per `unit`
+    bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
+    unit: str | None = None  # what an id stands for: character or byte
+    parameters: int | None = None
+    bytes: int = 0
+    age_s: float = 0.0  # seconds since its last checkpoint
+
+
+def list_runs() -> list[RunSummary]:
+    """Summarise each run under `runs/`, newest first. An unreadable run has only name and state."""
+    runs = []
+    for run in run_folders():
+        try:
+            if is_run(run):
+                runs.append(_summarise(run))
+        except (OSError, Unreadable):
+            runs.append(RunSummary(run.relative_to(RUNS).as_posix(), "unreadable"))
+    return sorted(runs, key=lambda run: run.age_s)
+
+
+def _summarise(run: Path) -> RunSummary:
+    size = 0
+    for folder, _, names in os.walk(run):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile by a running process
+                size += Path(folder, name).lstat().st_size
+    index = run / "checkpoints" / INDEX
+    age_s = time.time() - (index if index.exists() else run).stat().st_mtime
+    state = "running" if is_running(run) else ""
+    summary = RunSummary(run.relative_to(RUNS).as_posix(), state, bytes=size, age_s=age_s)
+    try:
+        last, best = read_summary(run, "last"), read_summary(run, "best")
+    except CheckpointError:
+        return replace(summary, state=state or ("damaged" if has_checkpoint(run) else "empty"))
+    source = last.config.data.source
+    return replace(
+        summary,
+        state=state or ("finished" if last.finished else "stopped"),
+        text=source if isinstance(source, str) else listed(source, 1),
+        step=last.step,
+        steps=last.config.train.steps,
+        val_loss=best.val_loss,
+        bits_per_byte=best.bits_per_byte,
+        unit=last.vocabulary.unit,
+        parameters=parameter_count(last.config.model, len(last.vocabulary)),
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt.config.schema import Config
 from gpt.errors import GPTError, UsageError
-from gpt.runs.find import SWEEP, find_run, find_to_delete, is_run, is_sweep, source_runs
+from gpt.runs.find import SWEEP, find_run, is_run, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
 from gpt.text.standard_input import STORED_INPUT
@@ -67,8 +67,13 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raise UsageError if overwriting `folder` would delete a run that `config` reads."""
-    for key, name in (source_runs(config) | {"data.vocabulary": config.data.vocabulary}).items():
-        if name in ("characters", "bytes"):
+    settings = {
+        "train.init_from": config.train.init_from,
+        "train.distill": config.train.distill,
+        "data.vocabulary": config.data.vocabulary,
+    }
+    for key, name in settings.items():
+        if name in (None, "characters", "bytes"):
             continue
         try:
             needed = find_run(name).resolve()
@@ -81,14 +86,12 @@ def check_keeps(folder: Path, config: Config) -> None:
             )
 
 
-def delete_run(name: str) -> Path:
-    """Delete the files of a run or sweep, and the folder if it is then empty; return the folder."""
-    folder = find_to_delete(name)
+def delete_run(folder: Path) -> None:
+    """Delete the files of a run or sweep, and its folder if it is then empty."""
     if is_sweep(folder):
         delete_sweep(folder)
     else:
         _delete(folder)
-    return folder
 
 
 def delete_sweep(sweep: Path) -> None:

@@ -32,15 +32,6 @@ def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
-def is_utf8_start(block: bytes) -> bool:
-    """Return whether `block` is strict UTF-8; its last character may be incomplete."""
-    try:
-        codecs.utf_8_decode(block, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def is_wide(encoding: str) -> bool:
     """Return whether `encoding` is UTF-16 or UTF-32, in which NUL bytes are normal."""
     return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
@@ -56,16 +47,17 @@ def encoding_of(head: bytes, encoding: str) -> str:
     return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
-def fits_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether `blocks` are UTF-8, but not only ASCII; the last character may be cut."""
-    decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
+def ascii_or_utf8(blocks: Iterable[bytes]) -> str | None:
+    """Return `ascii` or `utf-8` if `blocks` are valid in it; the last character may be cut."""
+    decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "ascii"
     try:
         for block in blocks:
-            is_ascii = is_ascii and block.isascii()
             decoder.decode(block)
+            if not block.isascii():
+                encoding = "utf-8"
     except UnicodeDecodeError:
-        return False
-    return not is_ascii
+        return None
+    return encoding
 
 
 def utf8_chunks(

@@ -2,7 +2,7 @@
 
 from pathlib import PurePath
 
-from gpt.text.decoding import is_utf8_start
+from gpt.text.decoding import ascii_or_utf8
 
 ZIP = b"PK\x03\x04"
 ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")
@@ -32,6 +32,6 @@ def binary_format(head: bytes, name: str) -> str | None:
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
-    if b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-")) and is_utf8_start(head):
+    if b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-")) and ascii_or_utf8([head]):
         return None  # a text may begin like one of these
     return next((name for at, magic, name in BINARY_MAGIC if head.startswith(magic, at)), None)

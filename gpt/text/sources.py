@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.decoding import encoding_of, fits_utf8, is_utf8, is_wide, utf8_chunks
+from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
 from gpt.text.folders import find_files, is_excluded, is_included
 from gpt.text.formats import CONVERT, binary_format
@@ -195,7 +195,7 @@ class _TextFiles:
         is_set = encoding == self._data.encoding and not is_utf8(encoding)
         if is_set and self._among_others:
             blocks = entry.blocks() if entry.start is None else [entry.start]
-            encoding = "utf-8" if fits_utf8(blocks) else encoding
+            encoding = "utf-8" if ascii_or_utf8(blocks) == "utf-8" else encoding
         if encoding != self._data.encoding and not is_utf8(encoding):
             self._notices.add(entry.name, f"read as {encoding.upper()}")
         is_kept = self._raw and self._data.errors == "strict"
