@@ -105,7 +105,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Task:
-    """A text to encode, and all settings that determine its ids."""
+    """A text to encode, and all settings that determine its ids: the arguments of `load_corpus`."""
 
     source: Source
     val_source: Source | None
@@ -186,12 +186,15 @@ def count(
     elif extends:
         vocabulary = vocabulary.extended(counts.vocabulary().characters)
     else:
-        vocabulary = _given(vocabulary, counts, parts[0].source.name)
+        vocabulary = _with_unknown(vocabulary, counts, parts[0].source.name)
     return Counts(counts.total, size, train, vocabulary)
 
 
-def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` with the number of the text's characters that share its unknown id."""
+def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
+    """Return `vocabulary` with the number of counted characters that share its unknown id.
+
+    If there are such characters but no unknown id, raise TextError about the text `name`.
+    """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
         return vocabulary
@@ -232,12 +235,12 @@ def write(
         for chunk, ids in ahead(encoded):
             digest.update(chunk)
             file.write(ids.data)
-            count = character_count(chunk) if vocabulary.is_bytes else len(ids)
+            added = character_count(chunk) if vocabulary.is_bytes else len(ids)
             before = counts.train_characters - characters
-            if 0 <= before <= count:  # val begins in this chunk, or right after it
+            if 0 <= before <= added:  # val begins in this chunk, or right after it
                 train_bytes = size + (offset := byte_offset(chunk, before))
                 first_bytes = byte_offset(chunk, before + 1) - offset
-            characters += count
+            characters += added
             size += len(chunk)
             progress(len(chunk))
     if (characters, size) != (counts.characters, counts.bytes):
