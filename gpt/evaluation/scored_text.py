@@ -57,8 +57,9 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     """
     left_out = 0
     if vocabulary.is_bytes:
-        lead = next(i for i, byte in enumerate([*corpus.ids[1:5], 0]) if byte & 0xC0 != 0x80)
-        ids, characters = corpus.ids[lead:], corpus.characters - 1
+        # the context of the second character is the last byte of the first one
+        last = int(np.argmax([*vocabulary.begins(corpus.ids[1:5]), True]))
+        ids, characters = corpus.ids[last:], corpus.characters - 1
         size = len(ids) - 1
     else:
         ids, size = _translated(corpus, vocabulary)

@@ -112,11 +112,12 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
     """
     if stride is None:
         return segmented(member, x)
-    ends = [*range(x.shape[1] - n + stride, x.shape[1], stride), x.shape[1]]
-    starts = [x.shape[1] - n, *ends]
+    W, T = x.shape[1], member.config.T
+    ends = [*range(W - n, W, stride), W]
+    # each input of the network ends with the ids after which it predicts
     parts = [
-        member.head(member.hidden(x[:, max(0, end - member.config.T) : end])[:, start - end :])
-        for start, end in pairwise(starts)
+        member.head(member.hidden(x[:, max(0, end - T) : end])[:, start - end :])
+        for start, end in pairwise(ends)
     ]
     return torch.cat(parts, 1)
 
