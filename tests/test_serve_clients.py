@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,15 @@ def test_further_clients_are_refused_until_others_leave(impatient: str) -> None:
         while status() == 429:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run: Path) -> None:
+    """A bug: 500,000 combining characters kept the server busy for minutes."""
+    checkpoint = gpt.load(run, device="cpu").checkpoint
+    config = checkpoint.config.changed(data={"normalize": "NFC"})
+    model = ServedModel(replace(checkpoint, config=config), "cpu")
+    with pytest.raises(Refusal, match="at most 100 combining characters in a row, got 202"):
+        model.encode("the " + "\u0301" * 101 + "\u0323" * 101 + " quick")
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
+import unicodedata
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
@@ -18,6 +20,7 @@ from gpt.serve.refusal import Refusal
 from gpt.text.normalizer import normalized
 
 MAX_TEXTS = 32  # texts that are generated at once; others wait
+MAX_MARKS = 100  # combining characters in a row; the time to normalise them grows with the square
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +43,15 @@ class ServedModel:
         """Return the ids of a prompt, which is normalised like the text of the run.
 
         Raises:
-            Refusal: the prompt has characters or ids outside the vocabulary.
+            Refusal: the prompt has characters or ids outside the vocabulary, or cannot be
+                normalised in a short time.
         """
         if isinstance(prompt, str):
-            text = normalized(prompt, self.checkpoint.config.data)
+            data = self.checkpoint.config.data
+            if data.normalize != "none" and (marks := _most_marks(prompt)) > MAX_MARKS:
+                message = f"prompt: expected at most {MAX_MARKS} combining characters in a row"
+                raise Refusal(400, f"{message}, got {marks}; leave some out", param="prompt")
+            text = normalized(prompt, data)
             try:
                 check_known(text, self.vocabulary)
             except UsageError as error:
@@ -54,6 +62,12 @@ class ServedModel:
             message = f"prompt: expected ids from 0 to {V - 1}, got {outside[0]}"
             raise Refusal(400, message, param="prompt")
         return prompt
+
+
+def _most_marks(text: str) -> int:
+    """Return the length of the longest row of combining characters."""
+    rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
+    return max((len([*row]) for is_combining, row in rows if is_combining), default=0)
 
 
 class ServedRun:
