@@ -243,7 +243,6 @@ def gate_inputs(experts: Floats, features: Floats, network: Floats) -> Floats:
         features: (M, F) how often contexts were counted.
         network: (M, V) log-probabilities of the network.
     """
-    predicted = network.argmax(-1, keepdims=True)  # (M, 1)
-    certainty = np.take_along_axis(network, predicted, -1)
-    agreement = np.take_along_axis(experts, predicted[:, None], -1)[..., 0]
-    return np.concatenate([features, certainty, agreement], -1)
+    rows, predicted = np.arange(len(network)), network.argmax(-1)
+    certainty, agreement = network[rows, predicted], experts[rows, :, predicted]
+    return np.concatenate([features, certainty[:, None], agreement], -1)

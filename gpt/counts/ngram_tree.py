@@ -108,45 +108,64 @@ class TrainCounts:
 
     Args:
         tree: the counts of the train split.
-        ids: (N, B) the last ids of each text, the newest first. Texts of fewer than N ids are
+        ids: (B, N) the last ids of each text, the newest first. Texts of fewer than N ids are
             padded with `NO_ID`.
+        orders: the lengths, in ascending order, of the contexts that `predict` uses.
     """
 
-    def __init__(self, tree: NgramTree, ids: NDArray[np.int64]) -> None:
+    def __init__(self, tree: NgramTree, ids: NDArray[np.int64], orders: Sequence[int]) -> None:
         self.tree = tree
-        self._nodes = np.full(ids.shape, NONE)  # row n: the node of each text's last n + 1 ids
+        # whether the prediction by each of `orders` uses the contexts of 1 to N ids
+        self._uses = np.arange(1, tree.N + 1) <= np.array(orders)[:, None]  # (E, N)
+        self._nodes: NDArray[np.int64] = np.full(
+            ids.shape, NONE
+        )  # column n: the node of each text's last n + 1 ids
         self._find()
-        for each in ids[::-1]:
+        for each in ids.T[::-1]:
             self.append(np.maximum(each, 0))
         self._nodes[ids == NO_ID] = NONE
         self._find()
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append `ids[b]` to each text b."""
-        self._nodes[1:] = self._next_nodes.take(self._cells[:-1] + ids)
-        self._nodes[:1] = self.tree.roots.take(ids)
+        self._nodes[:, 1:] = self._next_nodes.take(self._cells[:, :-1] + ids[:, None])
+        self._nodes[:, :1] = self.tree.roots.take(ids)[:, None]  # no column if N is 0
         self._find()
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
-        self._nodes = self._nodes[:, rows]
+        self._nodes = self._nodes[rows]
         self._find()
 
-    def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return (count - D) / total, (N, B, V); freed / total, (N, B); and total, (N, B)."""
-        p = np.zeros((*self._nodes.shape, self.tree.V), np.float32)
-        p.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)
-        return p, self.tree.shares.take(self._nodes), self.tree.totals.take(self._nodes)
+    def predict(self) -> tuple[Floats, Floats]:
+        """Return the probabilities (B, E, V) by E orders, and how often contexts occur, (B, N).
+
+        Each order is smoothed by the next lower one: p_n = term_n + share_n * p_(n - 1), where
+        term = (count - D) / total, share = freed / total, and term_0 is the probability of single
+        ids. So p_n is the sum of term_k * share_(k + 1) * ... * share_n over k = 0 to n, and all
+        orders are one matrix product.
+        """
+        B, N = self._nodes.shape
+        terms = np.zeros((B, N + 1, self.tree.V), np.float32)
+        terms[:, 0] = self.tree.unigrams
+        terms.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)
+        shares = self.tree.shares.take(self._nodes)[:, None]  # (B, 1, N)
+        factors = np.zeros((B, len(self._uses), N + 1), np.float32)
+        factors[..., -1] = 1
+        products = np.where(self._uses, shares, np.float32(1))[..., ::-1]
+        np.multiply.accumulate(products, -1, out=factors[..., -2::-1])
+        factors[..., 1:] *= self._uses
+        return factors @ terms, self.tree.totals.take(self._nodes)
 
     def _find(self) -> None:
         """Look up the children of `_nodes`: the ids that can follow."""
+        (B, N), V = self._nodes.shape, self.tree.V
         first = self.tree.first_children.take(self._nodes)
         sizes = (self.tree.first_children.take(self._nodes + 1) - first).ravel()
-        cells = np.arange(0, sizes.size * self.tree.V, self.tree.V)
-        self._cells = cells.reshape(first.shape)
+        self._cells = (np.arange(B)[:, None] * (N + 1) + np.arange(1, N + 1)) * V
         self._found = (first.ravel() + sizes - sizes.cumsum()).repeat(sizes)
         self._found += np.arange(len(self._found))
-        self._found_cells = cells.repeat(sizes)
+        self._found_cells = self._cells.ravel().repeat(sizes)
         self._found_cells += self.tree.ids.take(self._found)
-        self._next_nodes = np.zeros(sizes.size * self.tree.V, np.int32)
+        self._next_nodes = np.zeros(B * (N + 1) * V, np.int32)
         self._next_nodes[self._found_cells] = self._found

@@ -25,18 +25,18 @@ class CountedTexts:
         self.mixture = mixture.for_sampling()
         self.experts = self.mixture.experts
         self.lengths = np.zeros(0, np.int64)
-        self.last = np.zeros((self.experts.counts.order, 0), np.int64)  # ids, the newest first
+        self.last = np.zeros((0, self.experts.counts.order), np.int64)  # ids, the newest first
         self.add(prompts)
 
     def add(self, prompts: Sequence[list[int]]) -> None:
         """Append `prompts` to the texts."""
-        last = np.full((len(self.last), len(prompts)), NO_ID)
-        for row, prompt in enumerate(prompts):
-            newest = prompt[::-1][: len(last)]
-            last[: len(newest), row] = newest
-        self.last = np.concatenate([self.last, last], 1)
+        last = np.full((len(prompts), self.last.shape[1]), NO_ID)
+        for row, prompt in zip(last, prompts, strict=True):
+            newest = prompt[::-1][: len(row)]
+            row[: len(newest)] = newest
+        self.last = np.concatenate([self.last, last])
         self.lengths = np.append(self.lengths, [len(prompt) for prompt in prompts])
-        self.train = TrainCounts(self.experts.tree, self.last)
+        self.train = TrainCounts(self.experts.tree, self.last, self.experts.orders)
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mix predictions of the next ids of B texts with those of n-gram counts.
@@ -51,25 +51,18 @@ class CountedTexts:
 
         They equal the last rows of `Experts.of_window` for each text of at most T ids.
         """
-        experts = self.experts
-        terms, shares, totals = self.train.predict()
-        p = experts.tree.unigrams[None].repeat(len(self.lengths), 0)
-        by_order = [p]
-        for term, share in zip(terms, shares, strict=True):  # the shortest context first
-            p = term + share[:, None] * p
-            by_order.append(p)
-        chosen = [by_order[n] for n in experts.orders]
+        p, totals = self.train.predict()
         positions = np.minimum(self.lengths, self.mixture.T).astype(np.float32)
-        features = np.log1p(np.concatenate([totals, positions[None]]).T)
-        return log_probabilities(np.stack(chosen, 1)), features
+        features = np.log1p(np.concatenate([totals, positions[:, None]], 1))
+        return log_probabilities(p), features
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        self.last = np.concatenate([ids[None], self.last])[: len(self.last)]
+        self.last = np.concatenate([ids[:, None], self.last[:, :-1]], 1)
         self.lengths += 1
         self.train.append(ids)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
-        self.last, self.lengths = self.last[:, rows], self.lengths[rows]
+        self.last, self.lengths = self.last[rows], self.lengths[rows]
         self.train.select(rows)
