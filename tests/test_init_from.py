@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import gpt as package
 from gpt import api
-from gpt.api.resolve import ready, resolve_new
+from gpt.api.new_run import NewRun
 from gpt.config.load import load_config
 from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
@@ -224,10 +224,10 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
     Path("new.txt").write_text(NEW, "utf-8")
     passes = (41 * 6 * 13 + 5) / len(load_corpus(open_source("new.txt")).train)
-    monkeypatch.setattr("gpt.api.resolve.FINE_TUNING_PASSES", passes)
+    monkeypatch.setattr("gpt.api.new_run.FINE_TUNING_PASSES", passes)
     run = runs(train__steps=60)
-    settled = resolve_new(None, "new.txt", settings, minutes, run)
-    config, _ = ready(None, settled, settings, lambda: 0.0)
+    new = NewRun(None, "new.txt", settings, minutes, run)
+    config, _ = new.ready(new.resolved(), lambda: 0.0)
     assert {key: getattr(config.train, key) for key in expected} == expected
 
 
@@ -236,8 +236,8 @@ def test_a_repeat_of_a_run_that_was_fine_tuned_has_its_settings(
 ) -> None:
     """Its config.yaml says all, also that there is no train.patience."""
     run = fine_tuned(runs(), new_text, "train.steps=40", "train.patience=null")
-    settled = resolve_new(run / "config.yaml", None, [], None, None)
-    config, _ = ready(run / "config.yaml", settled, [], lambda: 0.0)
+    new = NewRun(run / "config.yaml", None, [], None, None)
+    config, _ = new.ready(new.resolved(), lambda: 0.0)
     assert config == package.load(run, "last").config
 
 

@@ -1,14 +1,12 @@
-"""Resolve the arguments of the API to a config and its text."""
+"""Turn settings into a config, and read its text."""
 
-import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import UsageError, counted, shown
+from gpt.errors import UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -19,53 +17,8 @@ if TYPE_CHECKING:
     from gpt.text.documents import Source
     from gpt.text.vocabulary import Vocabulary
 
-log = logging.getLogger(__name__)
-
-PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
-FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
-DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
-
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
-
-
-def resolve_new(
-    config: "Config | str | Path | None",
-    text: Text | Sequence[Text] | None,
-    settings: Settings,
-    minutes: float | None,
-    init_from: str | Path | None,
-    *,
-    in_sweep: bool = False,
-) -> "Config":
-    """Return the config of a new run, and raise ConfigError if a given setting has no effect.
-
-    The arguments are those of `gpt.train`. If `in_sweep`, settings without effect are accepted,
-    because they may have an effect in other runs of the sweep.
-    """
-    from gpt.config.load import check_effects, keys_set_by
-    from gpt.config.schema import explicit
-    from gpt.runs.find import find_run
-    from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
-
-    changes = as_changes(settings)
-    given = set() if in_sweep else keys_set_by(changes)
-    if init_from is not None:
-        changes.append(("train.init_from", str(init_from)))
-    if minutes is not None:
-        changes.append("train.plans=null")
-    settled = resolve(
-        config, text, changes, minutes, inherit=lambda run: settings_to_inherit(_summary(run))
-    )
-    given |= explicit(settled).keys() & {"train.max_steps", "train.warmup_steps"}
-    if is_open(config, settled):  # the minutes are chosen later
-        given -= {"train.max_steps"}
-    check_effects(settled, given)
-    if settled.train.init_from is not None:
-        check_same_model(_summary(settled.train.init_from), settled)
-    if settled.train.distill is not None:
-        find_run(settled.train.distill)
-    return settled
 
 
 def resolve(
@@ -150,130 +103,6 @@ def since_now() -> Callable[[], float]:
     return lambda: time.perf_counter() - began
 
 
-def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default run name: the stem of the first text, else of the config, else `run`."""
-    first = text if isinstance(text, str | Path) else text[0] if text else None
-    named = first or (config if isinstance(config, str | Path) else "")
-    if named == "-":
-        return "stdin"
-    return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
-
-
-def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Return whether the unset settings of a new run are to be chosen for its text and time.
-
-    This is so if `given`, the argument `config` of `gpt.train`, is None, and the resolved config
-    `settled` sets none of `train.steps`, `train.plans`, `train.init_from` and `train.distill`.
-    """
-    train = settled.train
-    is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
-    return given is None and not is_decided
-
-
-def ready(
-    given: "Config | str | Path | None",
-    settled: "Config",
-    settings: Settings,
-    clock: Callable[[], float],
-    should_stop: Callable[[], bool] = never,
-    *,
-    ranks: Ranks = SINGLE,
-) -> tuple["Config", "Corpus"]:
-    """Read the text of a new run, and adapt the run's settings to it.
-
-    1. If the user set neither a config nor a length (see `is_open`), choose all unset settings.
-    2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
-    3. Otherwise, use `settled` as it is.
-
-    Args:
-        given: the argument `config` of `gpt.train`.
-        settled: the resolved config.
-        settings: as for `gpt.train`.
-        clock: as for `gpt.train`.
-        should_stop: as for `gpt.train`.
-        ranks: the processes that train one model.
-
-    Returns:
-        The config to train with, and the corpus.
-    """
-    if is_open(given, settled):
-        return chosen(settled, clock, should_stop, ranks=ranks)
-    corpus = read_text(settled, ranks=ranks)
-    if settled.train.init_from is not None:
-        settled = _without_overfitting(given, settled, settings, corpus)
-    return settled, corpus
-
-
-def _without_overfitting(
-    given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
-) -> "Config":
-    """Return `settled` with limited steps and early stopping, so that fine-tuning cannot overfit.
-
-    Settings in `given` or `settings` are kept. If they contain `train.steps` or `train.plans`, and
-    no minutes are set, nothing is changed.
-    """
-    from gpt.config.load import keys_given, load_config
-
-    keys, train = keys_given(given, as_changes(settings)), settled.train
-    if train.minutes is None and {"train.steps", "train.plans"} & keys:
-        return settled
-    in_step = train.batch_size * settled.model.attention_window
-    steps = max(1, int(FINE_TUNING_PASSES * len(corpus.train)) // in_step)
-    if "train.warmup_steps" in keys:
-        steps = max(steps, train.warmup_steps)
-    changes: dict[str, Any] = {"train.patience": PATIENCE}
-    if train.minutes is None:
-        changes |= {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
-    else:
-        changes["train.max_steps"] = steps
-    settled = load_config(settled, [(k, value) for k, value in changes.items() if k not in keys])
-    limit = settled.train.max_steps if train.minutes else settled.train.steps
-    if limit is not None:
-        log.info(
-            f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
-            f"--set train.steps=N changes that"
-        )
-    return settled
-
-
-def chosen(
-    config: "Config",
-    clock: Callable[[], float],
-    should_stop: Callable[[], bool],
-    *,
-    ranks: Ranks = SINGLE,
-) -> tuple["Config", "Corpus"]:
-    """Choose the settings that `config` leaves unset; return the complete config and the corpus."""
-    from gpt.config.load import load_config
-
-    sources = open_sources(config.data, ranks=ranks)
-    corpus = prepared(config, sources, ranks=ranks)
-
-    with phase("loading PyTorch"):
-        from gpt.recipe.plan import plan
-        from gpt.recipe.unit import reads_better_as_bytes
-
-    open_unit = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
-    if open_unit and reads_better_as_bytes(corpus):
-        log.info(
-            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
-            f"instead; --set data.vocabulary=characters changes that"
-        )
-        config = load_config(config, [("data.vocabulary", "bytes")])
-        corpus = prepared(config, sources, ranks=ranks)
-    minutes = config.train.minutes or DEFAULT_MINUTES
-    best = ranks.broadcast(
-        lambda: plan(
-            corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop, ranks=ranks
-        )
-    )
-    for line in best.describe():
-        log.info(line)
-    if best.config.data != config.data:
-        corpus = prepared(best.config, sources, ranks=ranks)
-    return best.config, corpus
-
-
 def read_text(
     config: "Config",
     resumed: "Vocabulary | None" = None,
@@ -331,7 +160,7 @@ def prepared(
     named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
     vocabulary = None
     if (run := fine_tuned or named) is not None:
-        vocabulary = resumed or _summary(run).vocabulary
+        vocabulary = resumed or summary_of(run).vocabulary
     if ranks.local_rank > 0:  # one rank of each machine fills its cache
         ranks.wait()
     corpus = load_corpus(
@@ -347,10 +176,11 @@ def prepared(
     return corpus
 
 
-def _summary(run: str) -> "CheckpointData":
+def summary_of(run: str) -> "CheckpointData":
     """Read the best checkpoint of a run, such as its vocabulary and loss, without its weights."""
     with phase("loading PyTorch"):
-        from gpt.runs.read import read_summary
+        pass
     from gpt.runs.find import find_run
+    from gpt.runs.read import read_summary
 
     return read_summary(find_run(run))

@@ -1,21 +1,12 @@
 """Sweeps: train and compare runs that differ in some settings."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.resolve import (
-    Settings,
-    Text,
-    as_changes,
-    chosen,
-    is_open,
-    name_of,
-    never,
-    read_text,
-    resolve_new,
-    since_now,
-)
+from gpt.api.new_run import NewRun, choose_settings
+from gpt.api.resolve import Settings, Text, as_changes, never, read_text, since_now
 from gpt.errors import UsageError
 from gpt.status import phase
 
@@ -75,30 +66,29 @@ def sweep(
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds: expected at least one, got {seeds}")
 
-    def resolved(changes: Settings) -> "Config":
-        return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
-
+    new = NewRun(config, text, settings, minutes, init_from)
     changes = as_changes(settings)
     combined = combinations(changes)
     if seeds is not None:
         if "seed" in combined[0].values:
             raise UsageError("expected either --seeds or several values of seed, got both")
         check_count(seeds * len(combined))
-        first = resolved(combined[0].changes).seed
+        first = replace(new, settings=combined[0].changes).resolved(in_sweep=True).seed
         combined = combinations([*changes, ("seed", [*range(first, first + seeds)])])
     runs = []
     for each in combined:
-        asked = resolved(each.changes)
-        is_chosen = is_open(config, asked)
-        runs.append(PlannedRun(name=each.name, values=each.values, asked=asked, is_open=is_chosen))
+        run = replace(new, settings=each.changes)
+        asked = run.resolved(in_sweep=True)
+        is_open = run.is_open(asked)
+        runs.append(PlannedRun(name=each.name, values=each.values, asked=asked, is_open=is_open))
     check_different(runs)
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
 
     return run_sweep(
-        Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
+        Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
         runs,
-        choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
+        choose=lambda one: choose_settings(one, since_now(), should_stop or never)[0],
         load=lambda one, folder: read_text(one, folder=folder),
         jobs=jobs,
         overwrite=overwrite,

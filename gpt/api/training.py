@@ -6,18 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.resolve import (
-    Settings,
-    Text,
-    as_changes,
-    name_of,
-    never,
-    read_text,
-    ready,
-    resolve,
-    resolve_new,
-    since_now,
-)
+from gpt.api.new_run import NewRun
+from gpt.api.resolve import Settings, Text, as_changes, never, read_text, resolve, since_now
 from gpt.distributed.launch import begin_training, check_alone
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
@@ -104,7 +94,8 @@ def train(
     """
     should_stop, clock = should_stop or never, clock or since_now()
     caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
-    settled = resolve_new(config, text, settings, minutes, init_from)
+    new = NewRun(config, text, settings, minutes, init_from)
+    resolved = new.resolved()
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
@@ -112,7 +103,7 @@ def train(
     from gpt.runs.folder import check_can_be_made, check_free, check_keeps
     from gpt.runs.format import has_checkpoint
 
-    run = (Path(run_dir) if run_dir else RUNS / name_of(config, text)).absolute()
+    run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with joined() as ranks:
         begun = ranks.broadcast(begin_training)
@@ -126,8 +117,8 @@ def train(
             check = partial(check_free, overwrite=mode == "overwrite")
             ranks.broadcast(check, from_here(run))
         if mode == "overwrite":
-            ranks.broadcast(check_keeps, from_here(run), settled)
-        settled, corpus = ready(config, settled, settings, clock, should_stop, ranks=ranks)
+            ranks.broadcast(check_keeps, from_here(run), resolved)
+        settled, corpus = new.ready(resolved, clock, should_stop, ranks)
         return _train(ranks, settled, corpus, run, mode, caller)
 
 
@@ -282,8 +273,8 @@ def estimate(
     """
     check_alone("a dry run")
     clock = clock or since_now()
-    settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, settings, clock)
+    new = NewRun(config, text, settings, minutes, init_from)
+    settled, corpus = new.ready(new.resolved(), clock)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as estimate_run
     return estimate_run(settled, corpus, clock)

@@ -29,7 +29,7 @@ def data(
     debug: DebugFlag = False,
 ) -> None:
     """Show a text's characters, decoding errors and baseline losses."""
-    if clear == bool(text or overrides or html) or not (text or clear):
+    if (clear and (text or overrides or html)) or not (clear or text):
         raise UsageError("expected a TEXT, or --clear alone, which deletes all cached texts")
     if clear:
         from gpt.text import cache

@@ -78,7 +78,7 @@ def evaluate(
         write_out(html, evaluation_page(report, title), "--html")
     if as_json:
         fields = asdict(replace(report, surprise=None))
-        del fields["surprise"]  # of millions of numbers, for the page
+        del fields["surprise"]  # millions of numbers, which only the page shows
         show_json({"run": str(model.run), "step": model.step} | fields)
         return
     from gpt.inspection.evaluation_table import evaluation_table

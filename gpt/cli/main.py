@@ -35,7 +35,8 @@ from gpt.files import from_here
 from gpt.text.display import in_one_line, visible
 
 MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
-NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"  # error messages
+# regular expression for messages of errors that mean too little memory
+NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
 
 app = typer.Typer(
     name="gpt",

@@ -1,0 +1,193 @@
+"""Find the config of a new run, and read its text."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt.api.resolve import (
+    Settings,
+    Text,
+    as_changes,
+    never,
+    open_sources,
+    prepared,
+    read_text,
+    resolve,
+    summary_of,
+)
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.errors import counted
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.text.corpus import Corpus
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
+FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
+DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """The arguments of `gpt.train` that determine the config and the text of a run."""
+
+    config: "Config | str | Path | None"
+    text: Text | Sequence[Text] | None
+    settings: Settings
+    minutes: float | None
+    init_from: str | Path | None
+
+    @property
+    def name(self) -> str:
+        """The default name: the stem of the first text, else of the config, else `run`."""
+        text = self.text
+        first = text if isinstance(text, str | Path) else text[0] if text else None
+        named = first or (self.config if isinstance(self.config, str | Path) else "")
+        if named == "-":
+            return "stdin"
+        return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
+
+    def resolved(self, *, in_sweep: bool = False) -> "Config":
+        """Return the config, in which settings may still be open (see `is_open`).
+
+        Raise ConfigError if a given setting has no effect. If `in_sweep`, such settings are
+        accepted, because they may have an effect in other runs of the sweep.
+        """
+        from gpt.config.load import check_effects, keys_set_by
+        from gpt.config.schema import explicit
+        from gpt.runs.find import find_run
+        from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
+
+        changes = as_changes(self.settings)
+        given = set() if in_sweep else keys_set_by(changes)
+        if self.init_from is not None:
+            changes.append(("train.init_from", str(self.init_from)))
+        if self.minutes is not None:
+            changes.append("train.plans=null")
+        config = resolve(
+            self.config,
+            self.text,
+            changes,
+            self.minutes,
+            inherit=lambda run: settings_to_inherit(summary_of(run)),
+        )
+        given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
+        if self.is_open(config):  # the minutes are chosen later
+            given -= {"train.max_steps"}
+        check_effects(config, given)
+        if config.train.init_from is not None:
+            check_same_model(summary_of(config.train.init_from), config)
+        if config.train.distill is not None:
+            find_run(config.train.distill)
+        return config
+
+    def is_open(self, config: "Config") -> bool:
+        """Return whether the unset settings of the resolved `config` are to be chosen.
+
+        This is so if the user gave no config and set none of `train.steps`, `train.plans`,
+        `train.init_from` and `train.distill`.
+        """
+        train = config.train
+        is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
+        return self.config is None and not is_decided
+
+    def ready(
+        self,
+        config: "Config",
+        clock: Callable[[], float],
+        should_stop: Callable[[], bool] = never,
+        ranks: Ranks = SINGLE,
+    ) -> tuple["Config", "Corpus"]:
+        """Read the text, and adapt the config to it.
+
+        1. If settings are open (see `is_open`), choose them for the text and the time.
+        2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
+        3. Otherwise, leave the config as it is.
+
+        Args:
+            config: the resolved config.
+            clock: as for `gpt.train`.
+            should_stop: as for `gpt.train`.
+            ranks: the processes that train one model.
+
+        Returns:
+            The config to train with, and the corpus.
+        """
+        if self.is_open(config):
+            return choose_settings(config, clock, should_stop, ranks)
+        corpus = read_text(config, ranks=ranks)
+        if config.train.init_from is not None:
+            config = self._without_overfitting(config, corpus)
+        return config, corpus
+
+    def _without_overfitting(self, config: "Config", corpus: "Corpus") -> "Config":
+        """Return `config` with limited steps and early stopping.
+
+        Settings that the user gave are kept. If these contain `train.steps` or `train.plans`, and
+        no minutes are set, nothing is changed.
+        """
+        from gpt.config.load import keys_given, load_config
+
+        keys, train = keys_given(self.config, as_changes(self.settings)), config.train
+        if train.minutes is None and {"train.steps", "train.plans"} & keys:
+            return config
+        in_step = train.batch_size * config.model.attention_window
+        steps = max(1, int(FINE_TUNING_PASSES * len(corpus.train)) // in_step)
+        if "train.warmup_steps" in keys:
+            steps = max(steps, train.warmup_steps)
+        changes: dict[str, Any] = {"train.patience": PATIENCE}
+        if train.minutes is None:
+            changes |= {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
+        else:
+            changes["train.max_steps"] = steps
+        config = load_config(config, [(k, value) for k, value in changes.items() if k not in keys])
+        limit = config.train.max_steps if train.minutes else config.train.steps
+        if limit is not None:
+            log.info(
+                f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
+                f"--set train.steps=N changes that"
+            )
+        return config
+
+
+def choose_settings(
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
+    ranks: Ranks = SINGLE,
+) -> tuple["Config", "Corpus"]:
+    """Choose the settings that `config` leaves unset; for the arguments see `NewRun.ready`."""
+    from gpt.config.load import load_config
+
+    sources = open_sources(config.data, ranks=ranks)
+    corpus = prepared(config, sources, ranks=ranks)
+
+    with phase("loading PyTorch"):
+        from gpt.recipe.plan import plan
+        from gpt.recipe.unit import reads_better_as_bytes
+
+    open_unit = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
+    if open_unit and reads_better_as_bytes(corpus):
+        log.info(
+            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
+            f"instead; --set data.vocabulary=characters changes that"
+        )
+        config = load_config(config, [("data.vocabulary", "bytes")])
+        corpus = prepared(config, sources, ranks=ranks)
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    best = ranks.broadcast(
+        lambda: plan(
+            corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop, ranks=ranks
+        )
+    )
+    for line in best.describe():
+        log.info(line)
+    if best.config.data != config.data:
+        corpus = prepared(best.config, sources, ranks=ranks)
+    return best.config, corpus
