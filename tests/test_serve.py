@@ -138,7 +138,10 @@ def test_texts_of_50_simultaneous_clients_are_as_if_alone(run: Path, server: str
 
 
 def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
-    """Tokens of a byte model are bytes: one is sent with the character that it completes."""
+    """Tokens of a byte model are bytes: one is sent with the character that it completes.
+
+    A bug: streams had characters, such as U+2028, at which clients that split lines split JSON.
+    """
     text = tmp_path / "text.txt"
     text.write_text("ありがとう。" * 97, "utf-8")
     config = small(data__vocabulary="bytes", model__counts=5, train__steps=3)
@@ -151,6 +154,10 @@ def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
         assert (status, choice["text"]) == (200, "がとう。"[:4])
         assert choice["logprobs"]["text_offset"] == [0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
         assert text_of(url, prompt="あり", max_tokens=0, echo=True, logprobs=0) == "あり"
+        body = json.dumps(fields | {"stream": True}).encode()
+        with urllib.request.urlopen(f"{url}/v1/completions", body, WAIT_S) as response:
+            stream = response.read()
+        assert (stream.isascii(), json.dumps("が")[1:-1].encode() in stream) == (True, True)
 
 
 def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:

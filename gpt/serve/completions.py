@@ -251,4 +251,5 @@ class Completion:
 
 
 def _event(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+    # in ASCII: some clients would end the line at a character such as U+2028
+    return f"data: {json.dumps(content)}\n\n"
