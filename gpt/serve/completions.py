@@ -30,7 +30,8 @@ class CompletionChoice:
     sent: int = 0  # characters that were sent
     decoded: int = 0  # characters until now, with those that may belong to a stop string
     generated: int = 0  # tokens until now, with those of a stop string
-    tokens: deque[tuple[int, Token]] = field(default_factory=deque)  # not sent, each with its index
+    # the tokens that were not sent, each after the index of its character
+    tokens: deque[tuple[int, Token]] = field(default_factory=deque)
     finish_reason: str | None = None  # `stop` or `length` at the end of the choice
 
     def echo(self, prompt: Sequence[Token]) -> None:
