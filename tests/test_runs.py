@@ -114,14 +114,6 @@ def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
     assert read_checkpoint(RUN, "best").step == 2
 
 
-def test_a_step_that_is_not_kept_is_refused_with_those_that_are() -> None:
-    write(2, 3, 5)
-    with pytest.raises(CheckpointError, match=r"step-2: no such checkpoint; kept steps: 3, 5"):
-        read_checkpoint(RUN, 2)
-    with pytest.raises(UsageError, match="expected best, last or a step"):
-        read_checkpoint(RUN, "../../secret")
-
-
 def test_a_copied_checkpoint_is_read_without_its_run() -> None:
     write(7)
     shutil.copytree(place(7), "elsewhere/step-7")
@@ -231,13 +223,6 @@ def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str |
     assert read_checkpoint(RUN, 3).step == 3
     recover(RUN)
     assert index.read_bytes() == before
-
-
-def test_a_folder_between_two_names_is_put_back() -> None:
-    """A kill between the two renames of a step that is saved again hid its checkpoint."""
-    write(7)
-    place(7).rename(RUN / "checkpoints/.step-7.replaced")
-    assert recover(RUN)[0].step == 7
 
 
 # --- resuming ---

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpt.errors import UsageError
 
-NANOGPT_LINE = re.compile(  # `val` groups of an evaluation, or `ms` of an iteration
+NANOGPT_LINE = re.compile(  # an evaluation, an iteration, or a size; other groups are None
     r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
     r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
     r"|tokens per iteration will be: (?P<tokens>\d[\d,]*)"

@@ -63,7 +63,7 @@ def warn_of_known_val(key: str, old: Config, new: Config) -> None:
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
     if len(split) == 1 and before["data.val_fraction"] > now["data.val_fraction"]:
-        return  # a smaller tail
+        return  # val is the end of the earlier run's val
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
             "%s: that run may have been trained on a part of what is val here, so val losses may "

@@ -1,7 +1,6 @@
 """Resume a run after a crash or a disk error, and check what a resume may change."""
 
 import logging
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,10 +51,10 @@ def _newest_intact(
     Also return the errors of the newer, damaged checkpoints by step.
     """
     folder = run / "checkpoints"
-    for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
-        name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
-        if name and not (folder / name[1]).exists():
-            replaced.rename(folder / name[1])
+    for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a kill in `write_checkpoint`
+        place = step_folder(folder, step)
+        if not place.exists():
+            place.with_name(f".step-{step}.replaced").rename(place)
     damaged = dict[int, CheckpointError]()
     for step in reversed(steps_in(folder)):
         try:

@@ -64,7 +64,7 @@ class Corpus:
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
-        """Return the ids of the last `characters` characters, at most the whole val split."""
+        """Return the ids of the last `characters` characters, which may be at most those of val."""
         if characters == self.val_characters:
             return self.val
         if not self.vocabulary.is_bytes:

@@ -48,7 +48,10 @@ def encoding_of(head: bytes, encoding: str) -> str:
 
 
 def ascii_or_utf8(blocks: Iterable[bytes]) -> str | None:
-    """Return `ascii` or `utf-8` if `blocks` are valid in it; the last character may be cut."""
+    """Return the first of `ascii` and `utf-8` in which `blocks` are valid; None if neither.
+
+    The last character may be incomplete.
+    """
     decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "ascii"
     try:
         for block in blocks:

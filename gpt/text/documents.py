@@ -20,7 +20,7 @@ class Document:
 
     name: str  # in messages
     chunks: Callable[[], Iterator[bytes]]
-    raw: bool = False  # whether its chunks are any bytes, which must not be normalised
+    raw: bool = False  # whether it is binary: then its chunks are any bytes, and not normalised
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Source:
     """A text that can be read more than once."""
 
     name: str  # as the user typed it
-    parts: Callable[[], Iterator[Document | Skipped]]  # returns all, always in the same order
+    parts: Callable[[], Iterator[Document | Skipped]]  # all, always in the same order
     files: tuple[Path, ...] = ()  # files on disk that contain the text
     notices: Callable[[], Sequence[str]] = tuple  # returns the lines to log after all was read
     standard_input: Path | None = None  # file with the text from standard input, if it is used

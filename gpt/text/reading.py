@@ -29,7 +29,7 @@ class Entry:
     """A file on disk or in an archive."""
 
     name: str  # in messages
-    open: Callable[[], IO[bytes]]  # returns a stream of the content, or of that after `start`
+    open: Callable[[], IO[bytes]]  # returns a stream of the content, without `start`
     start: bytes | None = None  # first bytes of a file in a .tar, which can be read only once
 
     def blocks(self) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def _read_zip(path: Path) -> Iterator[tuple[str, Entry]]:
 def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
     """Yield the files in one pass, because seeking in a compressed .tar is slow."""
     with open_file(path) as file:
-        # Zeros mark the end of a .tar. Ignore them, to read any .tar that was appended to it, too.
+        # Zeros mark the end of a .tar. They are ignored, because another .tar may follow.
         with tarfile.open(
             mode="r|", fileobj=file, tarinfo=_TarHeader, ignore_zeros=True
         ) as archive:
@@ -138,7 +138,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
                 if content := archive.extractfile(member) if member.isreg() else None:
                     name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
                     yield member.name, Entry(name, content.__enter__, start)  # already open
-        while file.read(CHUNK_BYTES):  # at its end the checksum is verified
+        while file.read(CHUNK_BYTES):  # the checksum is verified at the end of the file
             pass
 
 

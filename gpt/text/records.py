@@ -233,7 +233,7 @@ def _split_column(column: str, names: Iterable[str]) -> list[str]:
 def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
     """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
 
-    The message quotes the name of the file, and `column`, the setting `data.column`.
+    `name` is the name of the file, and `column` is the setting `data.column`, for the message.
     """
     if any(names.count(each) != 1 for each in wanted):
         raise TextError(

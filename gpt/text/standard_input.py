@@ -34,13 +34,16 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the copy of standard input in `folder`, of a run or sweep, or copy it to the cache."""
+    """Return the copy of standard input in `folder`; if it has none, copy it to the cache.
+
+    `folder` is the folder of a run or sweep.
+    """
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` to the folder of a run or sweep, unless it has a copy; return that."""
+    """Copy the file `text` to the folder of a run or sweep, unless it has one; return the copy."""
     if text is None:
         return None
     stored = folder / STORED_INPUT

@@ -69,7 +69,7 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Return the ids of a text in UTF-8, or of any bytes if ids are bytes, as `encode` does."""
+        """Return the ids of a text in UTF-8; if ids are bytes, `chunk` may be any bytes."""
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -85,7 +85,7 @@ class Vocabulary:
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return whether each id is the first of its character: always, unless ids are bytes."""
+        """Return whether each id begins a character. Some ids do not if ids are bytes."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
         return np.asarray((ids & 0xC0) != 0x80)  # in UTF-8, other bytes have the leading bits 10
