@@ -58,7 +58,7 @@ class CountedTexts:
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        self.last = np.concatenate([ids[:, None], self.last[:, :-1]], 1)
+        self.last = np.concatenate([ids[:, None], self.last], 1)[:, : self.last.shape[1]]
         self.lengths += 1
         self.train.append(ids)
 
