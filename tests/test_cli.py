@@ -292,7 +292,6 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
     ("generate", 2, "No such command 'generate'. (see"),
     ("smaple", 2, "No such command 'smaple'. Did you mean 'sample'? (see"),
-    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
     ("train --set", 2, "Option '--set' requires an argument."),
     ("train --set train.lr=1", 2, "train.lr: unknown key; did you mean train.learning_rate?"),
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
@@ -349,6 +348,24 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text aaaaaaaaaaaaaa", 2, "attention_window = 13 characters"),
     ("attend --text Éa!", 2, "outside the model's vocabulary: É !; leave them"),
     ("attend --text a --device warp", 2, "device warp: expected auto"),
+    ("eval small --stride 14", 2, "--stride: expected 1 to model.T = 13, got 14"),
+    ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
+    ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
+    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
+    ("explain head --run nowhere", 2, "nowhere: expected the folder of a run"),
+    ("explain head --seed -1", 2, "--seed"),
+    ("explain head --seed 18446744073709551616", 2, "--seed"),
+    ("explain --run nowhere", 2, "--run: name a lesson too"),
+    ("explain follow", 2, "this lesson shows a trained model; name its run with --run RUN"),
+    ("explain follow a --write a.py", 2, "follow: this lesson builds no model; leave out"),
+    ("explain head --text fox", 2, "--text: name a trained run too, with --run"),
+    ("data", 2, "expected a TEXT, or --clear alone"),
+    ("data --clear one.txt", 2, "expected a TEXT, or --clear alone"),
+    ("data --clear --set data.lowercase=true", 2, "expected a TEXT, or --clear alone"),
+    ("data nowhere.txt", 1, "nowhere.txt: no such text"),
+    ("data one.txt --set data.loercase=true", 2, "did you mean data.lowercase?"),
+    ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
+    ("data one.txt --html no/page.html", 2, "--html no/page.html: there is no folder no"),
 ]
 
 
@@ -359,6 +376,7 @@ def test_bad_input_ends_in_one_message(
     """Bug: messages of the parser had another form, below three lines of usage."""
     Path("syntax.yaml").write_text("model:\n\tT: 3\n")
     Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    Path("one.txt").write_text("§§a§")
     Path("full.png").mkdir()
     Path("full").mkdir()
     Path("full/file").touch()

@@ -363,29 +363,3 @@ def test_clear_frees_what_is_cached_of_texts_and_says_how_much(gpt: Gpt) -> None
     assert (code, json.loads(out)["freed_bytes"]) == (0, pytest.approx(size, abs=100))
     assert gpt("data", "--clear")[:2] == (0, f"freed 0 bytes in {cache_dir()}\n")
     assert gpt("data", "text.txt")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        ([], 2, "expected a TEXT, or --clear alone"),
-        (["--clear", "text.txt"], 2, "expected a TEXT, or --clear alone"),
-        (["--clear", "--set", "data.lowercase=true"], 2, "expected a TEXT, or --clear alone"),
-        (["nowhere.txt"], 1, "nowhere.txt: no such text"),
-        (["empty.txt"], 1, "empty.txt: expected some text"),
-        (["text.txt", "--set", "data.loercase=true"], 2, "did you mean data.lowercase?"),
-        (
-            ["text.txt", "--html", "page.txt"],
-            2,
-            "--html page.txt: expected a name that ends in .html",
-        ),
-        (["text.txt", "--html", "no/page.html"], 2, "--html no/page.html: there is no folder no"),
-    ],
-)
-def test_bad_input_of_data(gpt: Gpt, arguments: list[str], code: int, told: str) -> None:
-    write(PANGRAM * 9)
-    write("", "empty.txt")
-    done, out, err = gpt("data", *arguments)
-    assert (done, out) == (code, "")
-    assert told in err
-    assert err.count("gpt: ") == 1

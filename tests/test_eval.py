@@ -205,27 +205,6 @@ def test_ppmd_is_given_the_train_split(runs: dict[str, Path], gpt: Gpt) -> None:
     assert report["comparison"].endswith(f" than {best}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--stride", "14"], 2, "--stride: expected 1 to model.T = 13, got 14"),
-        (["--by", "words"], 2, "--by: expected position | script | word-length | character, got"),
-        (["empty.txt"], 1, "empty.txt"),
-        (["one.txt"], 1, "one.txt: expected at least 2 characters of the model's vocabulary, got"),
-        (["missing.txt"], 1, "missing.txt"),
-    ],
-)
-def test_bad_input_of_eval(
-    runs: dict[str, Path], gpt: Gpt, arguments: list[str], code: int, message: str
-) -> None:
-    Path("empty.txt").write_text("")
-    Path("one.txt").write_text("§§a§")
-    got, out, err = gpt("eval", runs["characters"], *arguments)
-    assert (got, out) == (code, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
 def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> None:
     Path("a.txt").write_text(PANGRAM * 29)
     run = api.train(small(), text="a.txt", run_dir="run").run

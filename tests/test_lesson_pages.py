@@ -538,24 +538,6 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
     assert "exercise" in page["parts"][-1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["head5"], "head5: no such lesson; did you mean head? The lessons are averaging"),
-        (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
-        (["head", "--seed", "-1"], "--seed"),
-        (["head", "--seed", str(2**64)], "--seed"),
-        (["--run", "nowhere"], "--run: name a lesson too"),
-        (["follow"], "follow: this lesson shows a trained model; name its run with --run RUN"),
-        (["follow", "a", "--write", "a.py"], "follow: this lesson builds no model; leave out"),
-        (["head", "--text", "fox"], "--text: name a trained run too, with --run"),
-    ],
-)
-def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:
-    code, out, err = gpt("explain", *arguments)
-    assert (code, out, message in err) == (2, "", True)
-
-
 def test_a_lesson_on_the_learners_own_text(gpt: Gpt, run: Path) -> None:
     code, out, _ = gpt("explain", "head", "--run", run, "--text", "the lazy fox")
     assert (code, "on 12 characters of yours: 'the lazy fox'." in out) == (0, True)
