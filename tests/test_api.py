@@ -18,7 +18,7 @@ import torch
 
 import gpt
 from gpt import api
-from gpt.errors import ConfigError, Interrupted, UsageError
+from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, metrics_of, small
@@ -170,12 +170,6 @@ def test_the_loss_of_a_text_with_unknown_characters(
     assert caplog.messages == [
         "dropped 3 of 18 characters, which are outside the model's vocabulary: 9 Ω"
     ]
-
-
-def test_one_setting_is_a_string_or_a_list_of_one(run: Path) -> None:
-    """Its letters were taken as settings."""
-    with pytest.raises(ConfigError, match=r"^train\.step: unknown key"):
-        gpt.train(text="x.txt", settings="train.step=3")
 
 
 def test_a_text_is_named_by_a_path_too(text_file: Path) -> None:
@@ -407,6 +401,7 @@ def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
         ({"text": []}, "text: expected the name of a text"),
         ({"settings": 3}, "settings: expected a dict such as {'train.steps': 500}, or a list"),
         ({"settings": {"data.vocabulary": ""}}, "expected at least 1 character, got ''"),
+        ({"settings": "train.step=3"}, "train.step: unknown key"),  # not a list of letters
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
     ],
 )

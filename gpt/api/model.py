@@ -296,7 +296,7 @@ class Model:
             return analyze_text(network, self.vocabulary, self.prepare(text), mixture)
 
     def export(self, to: str, out: str | Path, *, overwrite: bool = False) -> None:
-        """Write the model in a format that needs nothing of this package.
+        """Write the model in a format that can be used without this package.
 
         Args:
             to: the format: `html`, `huggingface` or `gguf`.
