@@ -188,15 +188,6 @@ def compiles(mode: str, device: torch.device) -> bool:
     return mode == "on" or (mode == "auto" and device.type == "cuda")
 
 
-def forget_compiled_code(mode: str, device: torch.device) -> None:
-    """Delete the compiled code of earlier models, if `compiles(mode, device)` is true.
-
-    torch keeps at most 8 compiled variants of a function, and earlier models count, too.
-    """
-    if compiles(mode, device):
-        torch.compiler.reset()
-
-
 def compile_model(
     model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
 ) -> Any:

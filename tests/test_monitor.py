@@ -34,9 +34,8 @@ from gpt.text.display import visible
 from gpt.text.sources import open_source
 from gpt.training.callbacks.bar import ProgressBar, make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
-from gpt.training.callbacks.jsonl import MetricsFile
-from gpt.training.callbacks.sample_table import SampleTable
-from gpt.training.callbacks.tensorboard import TensorBoard
+from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
+from gpt.training.callbacks.tensorboard import SampleTable, TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
@@ -94,8 +93,10 @@ def board(run: Path, resumed_at: int | None = None) -> TensorBoard:
 def recorders(
     run: Path, resumed_at: int | None = None, pending: bool = False
 ) -> Iterator[list[Callback]]:
+    if resumed_at is not None:
+        delete_records_after(run / "metrics.jsonl", resumed_at, pending=pending)
     with (
-        closing(MetricsFile(run / "metrics.jsonl", resumed_at, pending=pending)) as metrics,
+        closing(MetricsFile(run / "metrics.jsonl", lambda: 0.0)) as metrics,
         closing(TensorBoard(context(run), resumed_at, pending=pending)) as shown,
     ):
         yield [metrics, shown]
@@ -144,9 +145,9 @@ def test_plans_and_notices_are_no_text_cards(tmp_path: Path) -> None:
     """Bug: TensorBoard's TEXT page began with a card for each plan, above the samples."""
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
-            callback.on_plan(0, 0.0, 11)
-            callback.on_evaluation(4, 0.0, evaluation("text"))
-            callback.on_notice(4, 0.0, "step 4 skipped")
+            callback.on_plan(0, 11)
+            callback.on_evaluation(4, evaluation("text"))
+            callback.on_notice(4, "step 4 skipped")
     texts = [tag for tag in events_of(tmp_path).Tags()["tensors"] if tag.endswith("text_summary")]
     assert texts == ["samples/text_summary"]
     assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
@@ -247,13 +248,13 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
     """A run was killed after it recorded an evaluation that a stop had left, and had two points."""
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
-            callback.on_metrics(3, 0.0, {"train_loss": 3.0})
-            callback.on_notice(4, 0.0, "skipped")
+            callback.on_metrics(3, {"train_loss": 3.0})
+            callback.on_notice(4, "skipped")
     for _ in range(2):
         with recorders(tmp_path, 4, pending=True) as callbacks:
             for callback in callbacks:
-                callback.on_evaluation(4, 0.0, evaluation("text"))
-                callback.on_metrics(4, 0.0, {"train_loss": 2.0, "val_loss": 1.0})
+                callback.on_evaluation(4, evaluation("text"))
+                callback.on_metrics(4, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
     assert [e.step for e in texts_of(tmp_path, "samples")] == [4]
@@ -265,13 +266,13 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
 def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None:
     with closing(board(tmp_path)) as shown:
         for step in (1, 2, 3):
-            shown.on_metrics(step, 0.0, {"val_loss": 1.0})
+            shown.on_metrics(step, {"val_loss": 1.0})
     (path,) = tmp_path.glob("events*")
     whole = path.read_bytes()
     for damaged in (whole[:-20], whole[:40] + b"\xff" * 40, b"", b"\xff" * 99):
         path.write_bytes(damaged)
         with closing(board(tmp_path, 3)) as shown:
-            shown.on_metrics(4, 0.0, {"val_loss": 0.5})
+            shown.on_metrics(4, {"val_loss": 0.5})
         assert points(tmp_path, "loss/val")[-1] == (4, 0.5)
         for other in set(tmp_path.glob("events*")) - {path}:
             other.unlink()
@@ -290,14 +291,14 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
     monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])  # of commands run before
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
-            callback.on_metrics(1, 0.0, {"train_loss": 3.0})
+            callback.on_metrics(1, {"train_loss": 3.0})
         with full_disk((tmp_path / "metrics.jsonl").stat().st_size + 10):
             for step in (2, 3):
                 for callback in callbacks:
-                    callback.on_metrics(step, 0.0, {"train_loss": 2.0})
-                    callback.on_evaluation(step, 0.0, evaluation(999 * "text"))
+                    callback.on_metrics(step, {"train_loss": 2.0})
+                    callback.on_evaluation(step, evaluation(999 * "text"))
         for callback in callbacks:
-            callback.on_metrics(4, 0.0, {"train_loss": 1.0})
+            callback.on_metrics(4, {"train_loss": 1.0})
     assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3, 4]
     assert [step for step, _ in points(tmp_path, "loss/train")] == [1, 2, 3, 4]
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -391,8 +392,8 @@ def test_the_losses_of_a_model_with_counts_fit_the_bar_and_have_different_names(
     screen = terminal(80)
     losses = {"val_loss_part": 1.7, "val_loss_part_network": 4.5, "train_loss": 1.5}
     with closing(ProgressBar(259, 97)) as bar:
-        bar.on_metrics(97, 9.0, losses | {"chars_per_s": 1770.0})
-        bar.on_metrics(98, 9.0, losses | {"val_loss": 1.6, "val_loss_network": 4.4})
+        bar.on_metrics(97, losses | {"chars_per_s": 1770.0})
+        bar.on_metrics(98, losses | {"val_loss": 1.6, "val_loss_network": 4.4})
         bar.on_step(98)
     line = screen.shown()[-1]
     assert line.startswith("val 1.6000, train 1.5000, 1.77k chars/s ")
@@ -410,7 +411,7 @@ def test_the_first_lines_of_a_sample_are_shown(
     monkeypatch.setenv("COLUMNS", "20")
     text = "\n\x1b[2J" + "x" * 40 + "\n日本語日本語日本語日本語\nc\nd"
     with closing(ProgressBar(11, 0)) as bar:
-        bar.on_evaluation(250, 0.0, evaluation(text))
+        bar.on_evaluation(250, evaluation(text))
     first, *lines = caplog.records[-1].getMessage().split("\n")
     assert first == "sample at step 250:"
     assert lines == [r"  \x1b[2Jxxxxxxxxxxx", "  日本語日本語日本語", "  c"]

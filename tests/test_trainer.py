@@ -22,12 +22,11 @@ from gpt.text import batches
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.evaluator import Progress
-from gpt.training.resume import RunState
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.time_budget import Stopwatch, TimeBudget
-from gpt.training.trainer import Trainer
+from gpt.training.trainer import RunState, Trainer
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import computing_with, forget_compiled_code, set_threads_here
+from gpt.device import compiles, computing_with, set_threads_here
 from gpt.distributed.ranks import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
@@ -119,7 +119,8 @@ def build_step(
     teacher: Teacher | None = None,
 ) -> Update:
     """Return an object that makes training steps; for the arguments see TrainStep."""
-    forget_compiled_code(config.train.compile, device)
+    if compiles(config.train.compile, device):
+        torch.compiler.reset()  # torch keeps 8 variants of a function, also of earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
     members, threads = [], threads_each(torch.get_num_threads(), config, device, ranks)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,26 +16,27 @@ from gpt.device import computing_with, select_device
 from gpt.distributed.ddp import select_own_device
 from gpt.distributed.launch import remember
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import Interrupted, counted
+from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_folder, make_numbered
 from gpt.runs.lock import locked, set_aside
 from gpt.runs.provenance import note_start
+from gpt.runs.recovery import check_resumable, recover
+from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
-from gpt.training.build_step import step_of
+from gpt.training.build_step import Update, step_of
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.gate_fit import GateFit
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
-from gpt.training.resume import RunState, resume_from
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
-from gpt.training.trainer import Trainer
+from gpt.training.trainer import RunState, Trainer
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,82 @@ def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
         last_s = budget.evaluation_s(budget.val_characters)
         log.info(message, counted(schedule.steps, "step"), minutes, last_s)
     return RunState(config, 0, update, schedule, budget, Progress()), source
+
+
+def resume_from(context: RunContext, *, extend: bool) -> RunState:
+    """Load the last checkpoint of a run to train it with `context.config`.
+
+    With `extend`, continue even a finished run, for `train.minutes` more if that is set. Raise
+    UsageError if the text or the teacher differs, CheckpointError if the checkpoint does not fit.
+    """
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    data, state = ranks.broadcast(recover, context.folder)
+    check_resumable(data.config, config)
+    try:
+        progress = Progress(**state.numbers["progress"])
+        _check_sources(context, state.numbers)
+        if not extend:
+            _check_not_finished(context, data.step, progress)
+        update = step_of(context, load_model(data, context.device))
+        update.load_state_dict(state)
+        _warn_of_other_digits(update, state.numbers)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise CheckpointError(
+            f"{context.name}/checkpoints/step-{data.step}: its training state is not of this model "
+            f"({' '.join(str(error).split()):.200}); start a new run"
+        ) from error
+    minutes = config.train.minutes
+    is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
+    if extend and minutes is not None:
+        config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
+    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
+    schedule.scale = progress.scale
+    if minutes is not None:
+        stopwatch.probe(update.probe, update, replace(context, config=config), data.step)
+    budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
+    if is_new_time:
+        used_s, limit_s = budget.used_s, budget.limit_s
+        log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
+        schedule.replan(data.step, data.step + 1)
+        schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
+    update.follow(schedule)
+    return RunState(config, data.step, update, schedule, budget, progress, data.config)
+
+
+def _check_sources(context: RunContext, saved: dict[str, Any]) -> None:
+    corpus, teacher, distill = context.corpus, context.teacher, context.config.train.distill
+    for what, name, before, now in (
+        ("text", corpus.name, saved["text_sha256"], corpus.sha256),
+        ("teacher", distill, saved.get("teacher_sha256"), teacher and teacher.sha256),
+    ):
+        if now != before:
+            raise UsageError(
+                f"{name} is not the {what} that {context.name} began with, or it has changed "
+                f"since; bring the old one back, or start a new run"
+            )
+
+
+def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
+    train = context.config.train
+    if progress.ended and (reason := progress.early_stop(train)):
+        advice = "--set train.stop_at_val_loss=null --set train.patience=null"
+    elif step >= train.steps and progress.pending is None:
+        reason = "all steps done"
+        advice = f"N minutes with --minutes N, or steps with --set train.steps={2 * step}"
+    else:
+        return
+    raise UsageError(
+        f"{context.name} is finished: {reason}, at step {step} of {train.steps}. To train for "
+        f"longer, add {advice}"
+    )
+
+
+def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
+    precision = str(update.precision).removeprefix("torch.")
+    for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
+        if now != saved[name]:
+            message = "%s: computing with %s, where the run had %s: its last digits may differ"
+            log.warning(message, name, now, saved[name])
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:

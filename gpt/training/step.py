@@ -103,11 +103,8 @@ class TrainStep:
         self.scaler.update()
         return loss, norm
 
-    def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
-        """Set `.grad` to the gradients of a step's batch; return this rank's part of the loss.
-
-        If `synchronise` is false, the gradients are those of this rank's part of the batch.
-        """
+    def forward_and_backward(self, step: int) -> Tensor:
+        """Set `.grad` to the gradients of a step's batch; return this rank's part of the loss."""
         x, y = self.batches(step)
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
@@ -126,8 +123,7 @@ class TrainStep:
                 for i, micro_batch in enumerate(zip(xs, ys, strict=True), start=1):
                     pinned = map(self._pinned, micro_batch)
                     x_micro, y_micro = (t.to(self.device, non_blocking=True) for t in pinned)
-                    last = synchronise and i == len(xs)
-                    loss += self.backward(x_micro, y_micro, scale, last=last)
+                    loss += self.backward(x_micro, y_micro, scale, last=i == len(xs))
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise TrainingError(
@@ -193,7 +189,7 @@ class TrainStep:
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them, to measure the time."""
-        self.forward_and_backward(step, synchronise=False)
+        self.forward_and_backward(step)
         self.model.zero_grad(set_to_none=True)
         if self.is_ahead:
             torch.accelerator.synchronize(self.device)

@@ -1,26 +1,42 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
+from dataclasses import dataclass
 from threading import current_thread, main_thread
 
+from gpt.config.schema import Config
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
+from gpt.training.build_step import Update
 from gpt.training.callbacks.bar import ProgressBar
 from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
-from gpt.training.callbacks.jsonl import MetricsFile
+from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
-from gpt.training.evaluator import Evaluator
-from gpt.training.resume import RunState, restore_last
+from gpt.training.divergence import read_results, restore_last
+from gpt.training.evaluator import Evaluator, Progress
 from gpt.training.run_context import Outcome, RunContext
+from gpt.training.schedule import Schedule
 from gpt.training.step import Result
-from gpt.training.step_results import read_results
-from gpt.training.time_budget import EVALUATION
+from gpt.training.time_budget import EVALUATION, TimeBudget
 
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
+
+
+@dataclass(frozen=True)
+class RunState:
+    """State of a run that starts or resumes."""
+
+    config: Config  # to train with
+    step: int  # number of steps done
+    update: Update
+    schedule: Schedule
+    budget: TimeBudget
+    progress: Progress
+    saved_config: Config | None = None  # the settings in the checkpoint; None for a new run
 
 
 class Trainer:
@@ -67,7 +83,10 @@ class Trainer:
         if self.context.ranks.rank > 0:
             return []
         at, pending = self.resumed_at, self.evaluator.progress.pending is not None
-        metrics = MetricsFile(self.context.folder / "metrics.jsonl", at, pending=pending)
+        path = self.context.folder / "metrics.jsonl"
+        if at is not None:
+            delete_records_after(path, at, pending=pending)
+        metrics = MetricsFile(path, lambda: self.elapsed_s)
         callbacks: list[Callback] = [metrics, TensorBoard(self.context, at, pending=pending)]
         if current_thread() is main_thread():  # bars of several trainings would overlap
             callbacks.append(ProgressBar(self.schedule.steps, at or 0))
@@ -139,13 +158,13 @@ class Trainer:
         if self.callbacks:
             evaluation = self.evaluator.describe(self.step, losses)
             for callback in self.callbacks:
-                callback.on_evaluation(self.step, self.elapsed_s, evaluation)
+                callback.on_evaluation(self.step, evaluation)
 
     def log(self) -> None:
         """Pass the metrics of this step to the callbacks, if there are any metrics."""
         if self.metrics:
             for callback in self.callbacks:
-                callback.on_metrics(self.step, self.elapsed_s, self.metrics)
+                callback.on_metrics(self.step, self.metrics)
 
     def save(self) -> None:
         """Write a checkpoint if one is due, if this step is the best or last, or before a stop."""
@@ -189,7 +208,7 @@ class Trainer:
         """If the planned number of steps of the run changed at this step, notify the callbacks."""
         if steps := dict(self.schedule.plans).get(self.step):
             for callback in self.callbacks:
-                callback.on_plan(self.step, self.elapsed_s, steps)
+                callback.on_plan(self.step, steps)
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of this step, and pass its path to the callbacks."""
@@ -214,7 +233,7 @@ class Trainer:
         """Log `text` as a warning, and pass it to the callbacks."""
         log.warning("%s", text)
         for callback in self.callbacks:
-            callback.on_notice(step, self.elapsed_s, text)
+            callback.on_notice(step, text)
 
     def roll_back(self, reason: str) -> str:
         """Load the last checkpoint and halve the learning rates; return a message for the user."""

@@ -39,11 +39,11 @@ class ProgressBar(Callback):
         """Advance the bar by one step."""
         self._bar.update()
 
-    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+    def on_plan(self, step: int, steps: int) -> None:
         """Set the bar's total to the new number of steps of the run."""
         self._bar.total = steps
 
-    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, log them, too."""
         self._latest |= metrics
         if "val_loss" in metrics:  # the last evaluation, whose losses on a part are left out
@@ -61,7 +61,7 @@ class ProgressBar(Callback):
                 losses.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
             log.info("step %d: %s", step, ", ".join(losses))
 
-    def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Log the evaluation's warning, if any, and the first lines of its sample."""
         if evaluation.warning:
             log.warning("%s", evaluation.warning)

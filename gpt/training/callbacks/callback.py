@@ -23,22 +23,22 @@ class Evaluation:
 class Callback:
     """Receives the events of a run on rank 0. Each method does nothing by default.
 
-    `step` is the number of steps done. `elapsed_s` is the seconds of training over all resumes.
+    `step` is the number of steps done.
     """
 
     def on_step(self, step: int) -> None:
         """Handle an update of the weights."""
 
-    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+    def on_plan(self, step: int, steps: int) -> None:
         """Handle a change of the total number of steps of the run to `steps`."""
 
-    def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
+    def on_notice(self, step: int, text: str) -> None:
         """Handle a message, such as one about a skipped step."""
 
-    def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Handle the losses and the sample of an evaluation."""
 
-    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Handle a step's metrics by name, such as `train_loss`, `lr` and `chars_per_s`."""
 
     def before_checkpoint(self) -> None:
@@ -60,24 +60,24 @@ class EventFunction(Callback):
     def __init__(self, emit: OnEvent) -> None:
         self.emit = emit
 
-    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+    def on_plan(self, step: int, steps: int) -> None:
         """Emit an event of kind `plan`: the new total number of steps of the run."""
         self.emit({"kind": "plan", "step": step, "steps": steps})
 
-    def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
+    def on_notice(self, step: int, text: str) -> None:
         """Emit an event of kind `notice`."""
         self.emit({"kind": "notice", "step": step, "text": text})
 
-    def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Emit events of kinds `notice` (if there is a warning), `sample` and `evaluation`."""
         if evaluation.warning:
-            self.on_notice(step, elapsed_s, evaluation.warning)
+            self.on_notice(step, evaluation.warning)
         if evaluation.sample is not None:
             self.emit({"kind": "sample", "step": step, "text": evaluation.sample})
         losses = {**evaluation.losses, "is_best": evaluation.is_best}
         self.emit({"kind": "evaluation", "step": step, **losses})
 
-    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Emit an event of kind `step`. Val losses are left to the event of kind `evaluation`."""
         if "train_loss" in metrics:
             shown = {name: value for name, value in metrics.items() if name[:3] != "val"}

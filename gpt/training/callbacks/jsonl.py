@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -17,28 +17,25 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile(Callback):
-    """Records metrics, plans and notices in `metrics.jsonl`."""
+    """Appends metrics, plans and notices to `metrics.jsonl`.
 
-    def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:
-        """Open `path`. A resume at the step `resumed_at` first deletes the records after it.
+    `elapsed_s` returns the seconds of training over all resumes, which each record contains.
+    """
 
-        If the evaluation of that step is still `pending`, it also deletes the step's metrics.
-        """
-        if resumed_at is not None and path.exists():
-            write_atomically(path, _records_until(path, resumed_at, pending))
-        self._file = AppendOnlyFile(path)
+    def __init__(self, path: Path, elapsed_s: Callable[[], float]) -> None:
+        self._file, self._elapsed_s = AppendOnlyFile(path), elapsed_s
 
-    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step."""
-        self._write(step, elapsed_s, metrics)
+        self._write(step, metrics)
 
-    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+    def on_plan(self, step: int, steps: int) -> None:
         """Write the new total number of steps of the run."""
-        self._write(step, elapsed_s, {"event": f"{counted(steps, 'step')} planned"})
+        self._write(step, {"event": f"{counted(steps, 'step')} planned"})
 
-    def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
+    def on_notice(self, step: int, text: str) -> None:
         """Write a notice, such as one about a skipped step."""
-        self._write(step, elapsed_s, {"event": text})
+        self._write(step, {"event": text})
 
     def before_checkpoint(self) -> None:
         """Flush the records to the disk."""
@@ -48,8 +45,8 @@ class MetricsFile(Callback):
         """Close the file."""
         self._file.close()
 
-    def _write(self, step: int, elapsed_s: float, content: Mapping[str, Any]) -> None:
-        record = {"step": step, "elapsed_s": round(elapsed_s, 3), **content}
+    def _write(self, step: int, content: Mapping[str, Any]) -> None:
+        record = {"step": step, "elapsed_s": round(self._elapsed_s(), 3), **content}
         self._file.write(json.dumps(record).encode() + b"\n")
 
 
@@ -90,14 +87,22 @@ class AppendOnlyFile:
             self._file.close()
 
 
-def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines up to `step`; if `pending`, without the metrics of `step`."""
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-                comes_again = pending and "event" not in record
-                if record["step"] < step or (record["step"] == step and not comes_again):
-                    yield line.rstrip(b"\n") + b"\n"
-            except (ValueError, TypeError, KeyError):
-                log.warning("%s: left out a damaged line: %.60r", path, line)
+def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
+    """Delete the records after `step`, at which a run resumes, and damaged lines.
+
+    If the evaluation of `step` is `pending`, its metrics are deleted, too, as they come again.
+    """
+
+    def kept() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    record = json.loads(line)
+                    comes_again = pending and "event" not in record
+                    if record["step"] < step or (record["step"] == step and not comes_again):
+                        yield line.rstrip(b"\n") + b"\n"
+                except (ValueError, TypeError, KeyError):
+                    log.warning("%s: left out a damaged line: %.60r", path, line)
+
+    if path.exists():
+        write_atomically(path, kept())

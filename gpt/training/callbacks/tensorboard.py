@@ -6,14 +6,22 @@ later records are lost.
 
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rich.cells import chop_cells
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.config.schema import values
@@ -21,9 +29,9 @@ from gpt.evaluation.head_analysis import attend
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.status import phase
 from gpt.text.batches import to_torch
+from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
-from gpt.training.callbacks.sample_table import SampleTable
 from gpt.training.run_context import Outcome, RunContext
 
 TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
@@ -39,6 +47,10 @@ TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
 PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
+SAMPLES_TAG = "samples/text_summary"
+SAMPLES_HEADING = ("step", "val loss", "sample")
+MAX_SAMPLE_ROWS = 12  # largest number of rows without the heading
+MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in columns
 WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # of the whole val split
 
 
@@ -61,7 +73,7 @@ class TensorBoard(Callback):
                 path.unlink()
             self.events.add(next_step, session_log=SessionLog(status=SessionLog.START))
 
-    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
         If evaluations score a part of the val split, the final loss on the whole split would not
@@ -78,7 +90,7 @@ class TensorBoard(Callback):
             points.append(Summary.Value(tag=tag, simple_value=value))
         self.events.add(step, summary=Summary(value=points))
 
-    def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Write the table of all samples so far; TensorBoard shows the newest table first."""
         if evaluation.sample is not None:
             self.events.add(step, summary=self.samples.add(step, evaluation))
@@ -134,3 +146,46 @@ class EventFile:
         """Write an event with the current time and a field of `Event`, such as `summary`."""
         event = Event(step=step, wall_time=time.time(), **content)
         self.records.write(event.SerializeToString())
+
+
+class SampleTable:
+    """Rows of step, val loss and sample; in a resumed `run`, also those of steps before `end`."""
+
+    def __init__(self, run: Path, end: int | None) -> None:
+        self.rows = [] if end is None else _stored_rows(run, end)
+
+    def add(self, step: int, evaluation: Evaluation) -> Summary:
+        """Add the sample of `evaluation`; return the table, newest row first."""
+        losses = evaluation.losses
+        loss = losses.get("val_loss", losses.get("val_loss_part"))
+        lines = visible(evaluation.sample or "").split("\n")
+        block = "\n".join(f"    {part}" for line in lines for part in _wrapped(line))
+        self.rows.append((str(step), "-" if loss is None else f"{loss:.4f}", block))
+        if len(self.rows) > MAX_SAMPLE_ROWS:  # remove the row that leaves the smallest gap
+            steps = [int(row[0]) for row in self.rows]
+            gaps = [after - before for before, after in zip(steps, steps[2:], strict=False)]
+            del self.rows[1 + gaps.index(min(gaps))]
+        cells = [cell.encode() for row in (SAMPLES_HEADING, *self.rows[::-1]) for cell in row]
+        sizes = [TensorShapeProto.Dim(size=n) for n in (len(self.rows) + 1, len(SAMPLES_HEADING))]
+        shape = TensorShapeProto(dim=sizes)
+        table = TensorProto(dtype=DT_STRING, string_val=cells, tensor_shape=shape)
+        metadata = create_summary_metadata("samples", "")
+        return Summary(value=[Summary.Value(tag=SAMPLES_TAG, metadata=metadata, tensor=table)])
+
+
+def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
+    """Return the rows, of steps before `end`, of the newest sample table in the files of `run`."""
+    rows: list[tuple[str, str, str]] = []
+    for path in sorted(run.glob("events.out.tfevents.*")):
+        with suppress(Exception):  # a file that cannot be read must not prevent a resume
+            for event in LegacyEventFileLoader(str(path)).Load():
+                for value in event.summary.value:
+                    if value.tag == SAMPLES_TAG and event.step < end:
+                        cells = [cell.decode() for cell in value.tensor.string_val]
+                        rows = [*zip(cells[3::3], cells[4::3], cells[5::3], strict=True)][::-1]
+    return rows
+
+
+def _wrapped(line: str) -> list[str]:
+    parts = textwrap.wrap(line, MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False)
+    return [piece for part in parts or [""] for piece in chop_cells(part, MAX_LINE_COLUMNS) or [""]]

@@ -1,0 +1,90 @@
+"""Divergence: the loss or the gradient of a step is NaN or infinite.
+
+Such a step is skipped. After MAX_SKIPPED_STEPS in a row, the run rolls back to its last checkpoint
+and continues with half the learning rates.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from gpt.errors import TrainingError
+from gpt.runs.recovery import recover
+from gpt.runs.weights import load_weights
+from gpt.training.build_step import Update
+from gpt.training.evaluator import Diverged, Progress
+from gpt.training.run_context import RunContext
+from gpt.training.schedule import Schedule
+from gpt.training.step import Result
+
+MAX_SKIPPED_STEPS = 3  # in a row
+MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
+
+
+def read_results(
+    update: Update,
+    unread: Sequence[Result],
+    step: int,
+    progress: Progress,
+    on_skip: Callable[[int, str], None],
+) -> dict[str, float]:
+    """Wait for the results of the last steps, and count skipped steps.
+
+    Args:
+        update: the model and its optimizers, which made the steps.
+        unread: the results of the newest steps, up to step `step`.
+        step: number of steps done.
+        progress: counts the skipped steps in a row.
+        on_skip: called with the number of each skipped step, and the reason.
+
+    Returns:
+        `train_loss` and `grad_norm` of the newest step (means over an ensemble), if finite.
+
+    Raises:
+        Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
+    """
+    results = update.read(list(unread))
+    for done, (losses, norms) in enumerate(results, step - len(results) + 1):
+        members = zip(update.members, losses, norms, strict=True)
+        failed = [m for m, (member, *result) in enumerate(members) if member.is_failure(*result)]
+        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
+        for m in failed[:1]:
+            whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
+            numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
+            reason = f"step {done} skipped{whose}: {numbers}"
+            on_skip(done, reason)
+            if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
+                raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
+    newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
+    return {name: value for name, value in newest.items() if math.isfinite(value)}
+
+
+def restore_last(
+    context: RunContext, update: Update, schedule: Schedule, reason: str
+) -> tuple[int, Progress]:
+    """Load the last intact checkpoint, and halve the learning rates.
+
+    Args:
+        context: the settings, text and folder of the run.
+        update: the model and its optimizers, to restore.
+        schedule: has the factor of the learning rates.
+        reason: why the run rolls back, for the error message.
+
+    Returns:
+        The step of the checkpoint, and its losses and counters.
+
+    Raises:
+        TrainingError: the run has already rolled back MAX_ROLLBACKS times.
+    """
+    if schedule.scale <= 2**-MAX_ROLLBACKS:
+        raise TrainingError(
+            f"{reason}; it rolled back {MAX_ROLLBACKS} times. The checkpoints of {context.name} "
+            f"are as they were. Start again with a lower train.learning_rate, or train.precision "
+            f"fp32"
+        )
+    schedule.scale /= 2
+    data, state = context.ranks.broadcast(recover, context.folder)
+    load_weights(update.model, data)
+    update.load_state_dict(state)
+    progress = Progress(**state.numbers["progress"])
+    progress.scale, progress.skipped_in_a_row = schedule.scale, 0
+    return data.step, progress
