@@ -123,7 +123,7 @@ def build_step(
         torch.compiler.reset()  # torch keeps 8 variants of a function, also of earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
-    members, threads = [], threads_each(torch.get_num_threads(), config, device, ranks)
+    members, threads = [], threads_each(config, device, ranks)
     with computing_with(threads):
         for m, member in enumerate(members_of(model)):
             seed = {"seed": member_seed(config.seed, m)}

@@ -132,17 +132,19 @@ def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -
     return device.type == "cpu" and ranks.size == 1 and not plain
 
 
-def threads_each(threads: int, config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return how many of the `threads` threads each member of an ensemble gets."""
-    K = config.model.ensemble
-    return max(1, threads // K) if takes_threads(config, device, ranks) else threads
+def threads_each(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
+    """Return how many of torch's threads each member of an ensemble gets."""
+    threads = torch.get_num_threads()
+    if not takes_threads(config, device, ranks):
+        return threads
+    return max(1, threads // config.model.ensemble)
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
     """Return how many workers compute the gradients of one model or ensemble member."""
     if not takes_threads(config, device, ranks):
         return 1
-    return min(threads_each(torch.get_num_threads(), config, device, ranks), MAX_WORKERS)
+    return min(threads_each(config, device, ranks), MAX_WORKERS)
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:

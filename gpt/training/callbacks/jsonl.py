@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +37,9 @@ class MetricsFile(Callback):
         self._write(step, {"event": text})
 
     def before_checkpoint(self) -> None:
-        """Flush the records to the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Flush the records to the disk; ignore errors."""
+        with suppress(OSError), self._file.path.open("rb") as file:
+            os.fsync(file.fileno())
 
     def _write(self, step: int, content: Mapping[str, Any]) -> None:
         record = {"step": step, "elapsed_s": round(self._elapsed_s(), 3), **content}
@@ -54,37 +50,21 @@ class AppendOnlyFile:
     """Appends to a file. After a failed write, such as on a full disk, the next one retries."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: FileIO | None = None
-        self._unwritten = b""
-        self._failed = False
+        self.path, self.unwritten = path, b""
 
     def write(self, content: bytes) -> None:
         """Write the content that earlier writes failed to write, and then `content`."""
-        self._unwritten += content
+        failed_before = len(self.unwritten) > 0
+        self.unwritten += content
         try:
-            if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
-            while self._unwritten:
-                written = self._file.write(self._unwritten)
-                self._unwritten = self._unwritten[written:]
-            self._failed = False
+            with self.path.open("ab", buffering=0) as file:
+                while self.unwritten:
+                    written = file.write(self.unwritten)
+                    self.unwritten = self.unwritten[written:]
         except OSError as error:
-            if not self._failed:
+            if not failed_before:
                 reason = error.strerror or error
-                log.warning("cannot write %s (%s); training continues", self._path, reason)
-            self._failed = True
-
-    def sync(self) -> None:
-        """Flush the file to the disk; ignore errors."""
-        if self._file is not None:
-            with suppress(OSError):
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file. Content that is still unwritten after failed writes is lost."""
-        if self._file is not None:
-            self._file.close()
+                log.warning("cannot write %s (%s); training continues", self.path, reason)
 
 
 def delete_records_after(path: Path, step: int, *, pending: bool) -> None:

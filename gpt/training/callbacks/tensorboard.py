@@ -104,10 +104,8 @@ class TensorBoard(Callback):
         }
         for score in ("val_loss", "best_val_loss", "bits_per_byte"):
             row[f"final/{score}"] = getattr(outcome, score)
-        hparams = EventFile(self.context.folder, ".hparams")
         page = hparams_pb(row, trial_id=self.context.folder.name)
-        hparams.add(outcome.step, summary=page)
-        hparams.file.close()
+        EventFile(self.context.folder, ".hparams").add(outcome.step, summary=page)
 
     def draw_attention(self, step: int, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
@@ -128,18 +126,13 @@ class TensorBoard(Callback):
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
         self.events.add(step, summary=Summary(value=[value]))
 
-    def close(self) -> None:
-        """Close the file."""
-        self.events.file.close()
-
 
 class EventFile:
     """A new event file; its name begins with the time, as TensorBoard sorts files by name."""
 
     def __init__(self, folder: Path, suffix: str = "") -> None:
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
-        self.file = AppendOnlyFile(folder / name)
-        self.records = RecordWriter(self.file)
+        self.records = RecordWriter(AppendOnlyFile(folder / name))
         self.add(0, file_version="brain.Event:2")
 
     def add(self, step: int, **content: Any) -> None:
