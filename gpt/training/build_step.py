@@ -35,9 +35,8 @@ class EnsembleStep:
     def __init__(
         self, model: LanguageModel, members: list[TrainStep], threads: int, *, side_by_side: bool
     ) -> None:
-        first = members[0]
         self.model, self.members, self.side_by_side = model, members, side_by_side
-        self.device, self.precision, self.teacher = first.device, first.precision, first.teacher
+        self.device, self.precision = members[0].device, members[0].precision
         at_once = min(torch.get_num_threads(), len(members))
         self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
         self.running: list[Future[None]] = []  # the newest work of each member

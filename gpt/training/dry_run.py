@@ -50,10 +50,15 @@ class Estimate:
 def estimate(
     config: Config, corpus: Corpus, clock: Callable[[], float] | None = None
 ) -> tuple[Config, Estimate]:
-    """Measure a few steps and an evaluation of a throwaway model, and extrapolate to a run.
+    """Estimate a run from a few steps and an evaluation of a temporary model.
 
-    Return the config, with the number of steps that fit into `train.minutes`, and the estimate.
-    `clock` returns the seconds since the command began; by default, since this call.
+    Args:
+        config: the settings of the run.
+        corpus: the text.
+        clock: returns the seconds since the command began; by default, since this call.
+
+    Returns:
+        The config, with the number of steps that fit into `train.minutes`; and the estimate.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
@@ -64,7 +69,8 @@ def estimate(
     ):
         device = select_device(config.device)
         teacher = load_teacher(config, vocabulary, device)
-        check_training_memory(config, V, device, teacher)
+        distilled = teacher and teacher.model.config
+        check_training_memory(config, V, device, distilled)
         model = make_model(config.model, V, config.seed).to(device)
         gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
         context = RunContext(
@@ -102,7 +108,6 @@ def estimate(
         "sample, checkpoint": Cost(evaluations + 1, stopwatch.seconds[EVALUATION]),
     }
     parameters, averages = count_parameters(model), update.state_dict().tensors
-    distilled = teacher.model.config if teacher else None
     memory = training_bytes(config, V, device, distilled)
     return config, Estimate(
         device=str(device),

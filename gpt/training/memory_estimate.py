@@ -13,7 +13,6 @@ from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
 from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import logits_at_once
-from gpt.training.teacher import Teacher
 
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
@@ -34,20 +33,14 @@ def check_training_memory(
     config: Config,
     vocabulary_size: int,
     device: torch.device,
-    teacher: Teacher | None = None,
+    teacher: ModelConfig | None = None,
     ranks: Ranks = SINGLE,
 ) -> None:
     """Raise OutOfMemory if training would take more memory than is free.
 
-    Args:
-        config: the settings of the run.
-        vocabulary_size: the number of ids, V.
-        device: the device to train on.
-        teacher: the model to distill, if any. Its weights are in memory already.
-        ranks: the processes that train together. Those on this machine share its memory.
+    For the arguments see `training_bytes`. The ranks on this machine share its memory.
     """
-    distilled = teacher.model.config if teacher else None
-    parts = training_bytes(config, vocabulary_size, device, distilled, ranks)
+    parts = training_bytes(config, vocabulary_size, device, teacher, ranks)
     if device.type == "cuda":
         on_host = {name: parts.pop(name) for name in HOST_PARTS}
         check_memory("training", on_host, ADVICE)
@@ -67,7 +60,12 @@ def training_bytes(
 ) -> dict[str, float]:
     """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
 
-    For the arguments see `check_training_memory`; `teacher` is the config of that model.
+    Args:
+        config: the settings of the run.
+        vocabulary_size: the number of ids, V.
+        device: the device to train on.
+        teacher: the shape of the model to distill, if any. Its weights are not counted.
+        ranks: the processes that train together.
     """
     model, train, on_cpu = config.model.network(), config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
@@ -110,15 +108,15 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes of predictions by counts: for the gate, and of a window each thread."""
+    """Return the bytes that n-gram counts need to fit the gate, and for a window per thread."""
     if not model.counts:
         return 0.0
-    of_window = 4 * model.T * V + 8 * BLOCK_NUMBERS
-    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + of_window * threads)
+    in_thread = 4 * model.T * V + 8 * BLOCK_NUMBERS
+    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + in_thread * threads)
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes that one character needs for `layers` layers and `logits` logits at once."""
+    """Return the bytes of one character's activations in `layers` layers, and of its `logits`."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

@@ -97,7 +97,8 @@ def train(
         with phase("preparing the training"):
             vocabulary = corpus.vocabulary
             teacher = load_teacher(config, vocabulary, device)
-            check_training_memory(config, len(vocabulary), device, teacher, ranks)
+            distilled = teacher and teacher.model.config
+            check_training_memory(config, len(vocabulary), device, distilled, ranks)
             gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
             context = RunContext(
                 config, corpus, run.absolute(), ranks, should_stop, device, gate_fit, teacher, clock

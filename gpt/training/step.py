@@ -50,7 +50,7 @@ class TrainStep:
         teacher: Teacher | None = None,
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.ids, self.vocabulary, self.teacher = ids, vocabulary, teacher
+        self.ids, self.vocabulary = ids, vocabulary
         self.backward = Backward(config, model, device, ranks, teacher)
         self.precision = self.backward.precision
         self.is_ahead = device.type != "cpu"  # whether a call can return before its work is done

@@ -142,13 +142,17 @@ class EventFile:
 
 
 class SampleTable:
-    """Rows of step, val loss and sample; in a resumed `run`, also those of steps before `end`."""
+    """The samples of a run as a table with the columns step, val loss and sample.
+
+    If `end` is set, the table begins with the samples before that step which the event files in the
+    folder `run` contain.
+    """
 
     def __init__(self, run: Path, end: int | None) -> None:
         self.rows = [] if end is None else _stored_rows(run, end)
 
     def add(self, step: int, evaluation: Evaluation) -> Summary:
-        """Add the sample of `evaluation`; return the table, newest row first."""
+        """Add the sample of `evaluation` at `step`; return the table, newest sample first."""
         losses = evaluation.losses
         loss = losses.get("val_loss", losses.get("val_loss_part"))
         lines = visible(evaluation.sample or "").split("\n")
@@ -167,7 +171,7 @@ class SampleTable:
 
 
 def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
-    """Return the rows, of steps before `end`, of the newest sample table in the files of `run`."""
+    """Return the rows of the newest table in the event files of `run` that is before step `end`."""
     rows: list[tuple[str, str, str]] = []
     for path in sorted(run.glob("events.out.tfevents.*")):
         with suppress(Exception):  # a file that cannot be read must not prevent a resume
