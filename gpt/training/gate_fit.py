@@ -106,7 +106,7 @@ class GateFit:
         return mixture
 
     def _fit(self, network: Tensor, size: int, features: Floats, epochs: int) -> Gate:
-        """Fit a gate of the `network` and the first `size` experts, which has these `features`."""
+        """Fit a gate that weights the `network` and the first `size` experts by `features`."""
         log_p = self.log_probabilities[:, :size]
         inputs = gate_inputs(log_p.numpy(), features, network.cpu().numpy())
         # On a CPU, the operations are too small to share among threads.

@@ -54,7 +54,7 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses on `x` and `y` (B, T), divided by the whole batch's ids."""
+        """Return the sum of the losses on `x` and `y` (B, T) / the number of ids in the batch."""
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)
@@ -125,8 +125,8 @@ def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether several threads can run forward and backward passes at the same time.
 
-    Not with dropout, whose masks come one after another from one generator; torch.compile, which
-    cannot run in two threads at a time; or DDP, which handles the gradients of one thread only.
+    They cannot with dropout, whose masks are drawn from one generator; with torch.compile, which
+    does not support it; and with DDP, which handles the gradients of one thread only.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain
@@ -148,9 +148,9 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return into how many chunks to split `B` windows: a multiple of `workers`, but at most `B`.
+    """Return the number of chunks to split `B` windows into: a multiple of `workers`, at most `B`.
 
-    The residual stream of a chunk, (B, T, C), has at most about CHUNK_NUMBERS numbers.
+    The residual stream of a chunk, (windows, T, C), has at most about CHUNK_NUMBERS numbers.
     """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)

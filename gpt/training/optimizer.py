@@ -184,10 +184,10 @@ class Muon(Optimizer):
 def update_means(
     means: list[Tensor], new: list[Tensor], weight: float, skip: Tensor | None
 ) -> list[Tensor]:
-    """Update running means in place, unless the bool scalar `skip` is true.
+    """Set each mean to `weight` x mean + (1 - `weight`) x `new` in place, and return `new`.
 
-    Return the tensors that were averaged into them: `new`, of weight 1 - `weight`, or the old means
-    if `skip` is true. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
+    If the bool scalar `skip` is true, a copy of the old means replaces `new`, so that nothing
+    changes. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))
