@@ -69,7 +69,7 @@ def estimate(
     ):
         device = select_device(config.device)
         teacher = load_teacher(config, vocabulary, device)
-        distilled = teacher and teacher.model.config
+        distilled = teacher.model.config if teacher else None
         check_training_memory(config, V, device, distilled)
         model = make_model(config.model, V, config.seed).to(device)
         gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None

@@ -97,7 +97,7 @@ def train(
         with phase("preparing the training"):
             vocabulary = corpus.vocabulary
             teacher = load_teacher(config, vocabulary, device)
-            distilled = teacher and teacher.model.config
+            distilled = teacher.model.config if teacher else None
             check_training_memory(config, len(vocabulary), device, distilled, ranks)
             gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
             context = RunContext(
