@@ -125,10 +125,10 @@ def scored_windows(
     windows = targets // T  # whole ones in the text
     wanted = targets if characters is None else characters
     n = min(windows, max(1, wanted // T))
-    starts = T * (np.arange(n) * windows // max(1, n))
     B = max(1, (at_once or EVAL_CHARACTERS) // T)
     for i in range(0, n, B):
-        rows = to_torch(ids[starts[i : i + B, None] + np.arange(T + 1)])  # (B, T + 1)
+        starts = np.arange(i, min(i + B, n)) * windows // n * T
+        rows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
         yield rows[:, :-1], rows[:, 1:]
     if T * windows < targets and (wanted >= targets or not windows):
         row = to_torch(ids[T * windows :])[None]
