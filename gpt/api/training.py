@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +99,6 @@ def train(
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
     from gpt.runs.find import RUNS
-    from gpt.runs.folder import check_can_be_made, check_free, check_keeps
     from gpt.runs.format import has_checkpoint
 
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
@@ -111,15 +109,21 @@ def train(
             return _resume(ranks, begun, None, None, None, (), caller)
         if begun:
             run, mode = Path(begun), "overwrite"
-        if mode == "numbered":
-            ranks.broadcast(check_can_be_made, from_here(run.parent))
-        else:
-            check = partial(check_free, overwrite=mode == "overwrite")
-            ranks.broadcast(check, from_here(run))
-        if mode == "overwrite":
-            ranks.broadcast(check_keeps, from_here(run), resolved)
+        ranks.broadcast(_check_folder, from_here(run), mode, resolved)
         settled, corpus = new.ready(resolved, clock, should_stop, ranks)
         return _train(ranks, settled, corpus, run, mode, caller)
+
+
+def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
+    """Raise UsageError or GPTError if a new run cannot be written to the folder `run`."""
+    from gpt.runs.folder import check_can_be_made, check_free, check_keeps
+
+    if mode == "numbered":
+        check_can_be_made(run.parent)
+        return
+    check_free(run, overwrite=mode == "overwrite")
+    if mode == "overwrite":
+        check_keeps(run, config)
 
 
 def distill(model: "Model", *, should_stop: Callable[[], bool] | None = None) -> "Model":
