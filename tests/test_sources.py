@@ -237,7 +237,10 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     """Bug: it was said of a text with one Latin-1 line that it looks like no text."""
     line = "“Café,” she said.\n".encode()
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
-    told = f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8; --set data.errors=replace"
+    told = (
+        f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8, although most others are; "
+        "--set data.errors=replace"
+    )
     assert refusal(name) == f"text.txt: {told}"
     text = (line * 9).decode()
     assert read(name, errors="replace") == f"{text}caf\ufffd\n{text}"
@@ -245,6 +248,8 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
         "text.txt: 1 times U+FFFD, which replaces bytes that are not in the encoding"
     ]
     assert notices(write(line), errors="replace") == []
+    begins_inside = "byte 0x80 at offset 0 is not UTF-8, as the text begins inside a character"
+    assert begins_inside in refusal(write(line[1:]))
 
 
 @given(
@@ -394,7 +399,8 @@ def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
     Path("book.epub").rename("book")
     assert "book: expected plain text, got ZIP archive without the suffix .zip" in refusal("book")
     Path(tarred({"a.txt": b"text"})).rename("texts")
-    assert "texts: expected plain text, got tar archive without the suffix" in refusal("texts")
+    told = "texts: expected plain text, got tar archive without the suffix .tar; add the suffix"
+    assert told in refusal("texts")
     Path("f").mkdir()
     zipped(epub, "f/book.epub")
     zipped({"[Content_Types].xml": b"", "word/document.xml": b"<w:t>text</w:t>"}, "f/letter.docx")

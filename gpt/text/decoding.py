@@ -104,13 +104,7 @@ def utf8_chunks(
             before, pending = pending, len(decoder.getstate()[0])
             offset += before + len(block) - pending
     except UnicodeDecodeError as error:
-        content, start = error.object, error.start
-        guess = _better_encoding(content, start, encoding)
-        likely = f"it is probably {guess}: --set data.encoding={guess}, or " if guess else ""
-        raise TextError(
-            f"{name}: byte 0x{content[start]:02x} at offset {offset + start} is not {encoding}; "
-            f"{likely}--set data.errors=replace"
-        ) from None
+        raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         raise TextError(
             f"{name}: expected {encoding} text, got {error}; another encoding is read by "
@@ -121,18 +115,31 @@ def utf8_chunks(
         notices.add(name, what, replaced)
 
 
-def _better_encoding(content: bytes, start: int, encoding: str) -> str | None:
-    """Return an encoding that fits the bytes around index `start` better; None if none does."""
+def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
+    """Return the message for an invalid byte in a block of bytes that begins at `offset`."""
+    byte, at = error.object[error.start], offset + error.start
+    guess, why, likely = _likely_around(error.object, error.start), "", ""
+    if encoding == "UTF-8" and guess in ("utf-8", None):
+        if at == 0 and 0x80 <= byte < 0xC0:
+            why = ", as the text begins inside a character"
+        elif guess:
+            why = ", although most others are"
+    elif guess and guess != encoding:
+        likely = f"it is probably {guess}: --set data.encoding={guess}, or "
+    wrong = f"byte 0x{byte:02x} at offset {at} is not {encoding}{why}"
+    return f"{wrong}; {likely}--set data.errors=replace"
+
+
+def _likely_around(content: bytes, start: int) -> str | None:
+    """Return the most likely encoding of the bytes around index `start`; None if it is unknown."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
     if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
         sample = sample.rpartition(b"\n")[0] or sample
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
-    if 3 * valid_others > 2 * others:  # most non-ASCII characters are UTF-8
-        return None if is_utf8(encoding) else "utf-8"
-    guess = likely_encoding(sample)
-    return None if guess == encoding else guess
+    # if most non-ASCII characters are UTF-8, it is UTF-8
+    return "utf-8" if 3 * valid_others > 2 * others else likely_encoding(sample)
 
 
 def likely_encoding(sample: bytes) -> str | None:

@@ -10,6 +10,7 @@ CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or read its bytes "
     "by --set data.vocabulary=bytes"
 )
+RENAME = "add the suffix to its name"
 BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
     (0, b"%PDF-", "PDF"),
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Word or Excel 97"),
@@ -25,6 +26,11 @@ BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
     (0, b"\x89PNG\r\n", "PNG image"),
     (0, b"\xff\xd8\xff", "JPEG image"),
 )
+
+
+def advice(found: str) -> str:
+    """Return what to do with a file of the format `found`, a result of `binary_format`."""
+    return RENAME if found.startswith(("tar", "compressed")) else CONVERT
 
 
 def binary_format(head: bytes, name: str) -> str | None:

@@ -13,7 +13,7 @@ from gpt.errors import TextError, counted, listed
 from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
 from gpt.text.folders import find_files, is_excluded, is_included
-from gpt.text.formats import CONVERT, binary_format
+from gpt.text.formats import advice, binary_format
 from gpt.text.named import NAMED, open_named
 from gpt.text.reading import ARCHIVES, Entry, file_entry, in_message, members, split_suffixes
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
@@ -137,7 +137,7 @@ class _TextFiles:
         elif not named:
             reason = self._why_skipped(entry, kind)
         elif is_strict and (found := binary_format(entry.head(), path.name)):
-            raise TextError(f"{entry.name}: expected plain text, got {found}; {CONVERT}")
+            raise TextError(f"{entry.name}: expected plain text, got {found}; {advice(found)}")
         if reason:
             self.skipped.append(Skipped(entry.name, reason))
         else:
