@@ -85,8 +85,8 @@ def context(run: Path) -> RunContext:
     )
 
 
-def board(run: Path, resumed_at: int | None = None) -> TensorBoard:
-    return TensorBoard(context(run), resumed_at)
+def board(run: Path, next_step: int | None = None) -> TensorBoard:
+    return TensorBoard(context(run), next_step)
 
 
 @contextmanager
@@ -95,9 +95,10 @@ def recorders(
 ) -> Iterator[list[Callback]]:
     if resumed_at is not None:
         delete_records_after(run / "metrics.jsonl", resumed_at, pending=pending)
+    next_step = None if resumed_at is None else resumed_at + (not pending)
     with (
         closing(MetricsFile(run / "metrics.jsonl", lambda: 0.0)) as metrics,
-        closing(TensorBoard(context(run), resumed_at, pending=pending)) as shown,
+        closing(board(run, next_step)) as shown,
     ):
         yield [metrics, shown]
 
@@ -271,7 +272,7 @@ def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None
     whole = path.read_bytes()
     for damaged in (whole[:-20], whole[:40] + b"\xff" * 40, b"", b"\xff" * 99):
         path.write_bytes(damaged)
-        with closing(board(tmp_path, 3)) as shown:
+        with closing(board(tmp_path, 4)) as shown:
             shown.on_metrics(4, {"val_loss": 0.5})
         assert points(tmp_path, "loss/val")[-1] == (4, 0.5)
         for other in set(tmp_path.glob("events*")) - {path}:

@@ -110,7 +110,7 @@ def train(
         with locked(context.folder) if ranks.rank == 0 else nullcontext():
             if state is None:
                 with phase("loading the checkpoint"):
-                    state = resume_from(context, extend=mode == "extend")
+                    state = _resumed_state(context, extend=mode == "extend")
             else:
                 ranks.broadcast(set_aside, context.folder)
             context = replace(context, config=state.config)
@@ -146,11 +146,14 @@ def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
     return RunState(config, 0, update, schedule, budget, Progress()), source
 
 
-def resume_from(context: RunContext, *, extend: bool) -> RunState:
-    """Load the last checkpoint of a run to train it with `context.config`.
+def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
+    """Return the state of the run's last checkpoint, to train it with `context.config`.
 
-    With `extend`, continue even a finished run, for `train.minutes` more if that is set. Raise
-    UsageError if the text or the teacher differs, CheckpointError if the checkpoint does not fit.
+    With `extend`, continue even a finished run, for `train.minutes` more if that is set.
+
+    Raises:
+        UsageError: the text or the teacher has changed, or the run is finished.
+        CheckpointError: the checkpoint does not fit the model.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)

@@ -87,7 +87,8 @@ class Trainer:
         if at is not None:
             delete_records_after(path, at, pending=pending)
         metrics = MetricsFile(path, lambda: self.elapsed_s)
-        callbacks: list[Callback] = [metrics, TensorBoard(self.context, at, pending=pending)]
+        next_step = None if at is None else at + (not pending)
+        callbacks: list[Callback] = [metrics, TensorBoard(self.context, next_step)]
         if current_thread() is main_thread():  # bars of several trainings would overlap
             callbacks.append(ProgressBar(self.schedule.steps, at or 0))
         return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks

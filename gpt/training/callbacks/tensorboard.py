@@ -57,15 +57,12 @@ WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # of the who
 class TensorBoard(Callback):
     """Writes an event file at each start or resume, and one for the HPARAMS page at the end."""
 
-    def __init__(
-        self, context: RunContext, resumed_at: int | None, *, pending: bool = False
-    ) -> None:
-        """Open a file. TensorBoard ignores the events in older files after step `resumed_at`.
+    def __init__(self, context: RunContext, next_step: int | None) -> None:
+        """Open a file. If a run was resumed, TensorBoard ignores older events from `next_step` on.
 
-        If the evaluation of that step is still `pending`, it ignores the step's events, too.
+        `next_step` is None for a new run.
         """
         self.context = context
-        next_step = None if resumed_at is None else resumed_at + (not pending)
         self.samples = SampleTable(context.folder, next_step)
         self.events = EventFile(context.folder)
         if next_step is not None:
