@@ -191,7 +191,7 @@ class Evaluator:
         return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:
-        """Return the loss on the whole val split of the best checkpoint, loaded temporarily."""
+        """Return the best checkpoint's loss on the whole val split; keep the current weights."""
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:

@@ -18,7 +18,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torc
 
     Logits, loss and gradients are computed for a few rows of `x` at a time. Their logits fit into a
     CPU's cache, which is faster than writing all logits to memory (Liger Kernel, arXiv:2410.10989,
-    section 3.2). An accelerator needs less memory.
+    section 3.2). On an accelerator, it saves memory.
 
     Args:
         x: the input of the head, (N, C).

@@ -108,7 +108,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes that n-gram counts need to fit the gate, and for a window per thread."""
+    """Return the bytes that n-gram counts take to fit the gate and to predict in each thread."""
     if not model.counts:
         return 0.0
     in_thread = 4 * model.T * V + 8 * BLOCK_NUMBERS
