@@ -29,9 +29,8 @@ from gpt.evaluation.head_analysis import (
     attend,
     attend_text,
 )
-from gpt.inspection.attention_page import attention_page
 from gpt.inspection.attention_picture import draw, png
-from gpt.inspection.attention_terminal import draw_head
+from gpt.inspection.attention_views import attention_page, draw_head
 from gpt.inspection.output import check_out, write_out
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT

@@ -13,7 +13,7 @@ import torch
 
 from gpt import api
 from gpt.evaluation.head_analysis import analyze_text
-from gpt.inspection.attention_page import attention_page
+from gpt.inspection.attention_views import attention_page
 from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
 from gpt.text.vocabulary import BYTES

@@ -48,7 +48,7 @@ def evaluate(
         memorisation: whether to search samples of the model for copies of the train split, and to
             compare how well it continues prefixes of the train split and of the text.
         surprise: whether to return the loss and the five most likely characters at each of the
-            first 2**20 characters, for `gpt.inspection.evaluation_page`.
+            first 2**20 characters, for `gpt.inspection.evaluation_views`.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of

@@ -74,7 +74,7 @@ def attend(
     if config.ensemble > 1:
         title += f", member 1 of {config.ensemble}"
     if out is None:
-        from gpt.inspection.attention_terminal import draw_head
+        from gpt.inspection.attention_views import draw_head
 
         width, unit = terminal_width(), vocabulary.unit
         layer, head = chosen
@@ -89,7 +89,7 @@ def attend(
 
             content = png(draw(analysis, names, title))
     else:
-        from gpt.inspection.attention_page import attention_page
+        from gpt.inspection.attention_views import attention_page
 
         content = attention_page(analysis, text, title, vocabulary, chosen)
     write_out(out, content)

@@ -56,6 +56,7 @@ def evaluate(
     compared with compressors.
     """
     from gpt import api
+    from gpt.inspection.evaluation_views import evaluation_page, evaluation_table
     from gpt.inspection.output import check_out, write_out
 
     if html is not None:
@@ -73,14 +74,10 @@ def evaluate(
     )
     title = f"{model.run.resolve().name}, step {model.step}"
     if html is not None:
-        from gpt.inspection.evaluation_page import evaluation_page
-
         write_out(html, evaluation_page(report, title), "--html")
     if as_json:
         fields = asdict(replace(report, surprise=None))
         del fields["surprise"]  # millions of numbers, which only the page shows
         show_json({"run": str(model.run), "step": model.step} | fields)
         return
-    from gpt.inspection.evaluation_table import evaluation_table
-
     show((evaluation_table(report, title, terminal_width()) if html is None else str(html)) + "\n")
