@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.new_run import NewRun
 from gpt.api.resolve import Settings, Text, as_changes, never, read_text, resolve, since_now
-from gpt.distributed.ranks import Ranks, begin_training, check_alone, joined
+from gpt.distributed.launch import begin_training, check_alone
+from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.status import phase

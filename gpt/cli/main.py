@@ -29,7 +29,7 @@ from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.serve import serve
 from gpt.cli.train import train
-from gpt.distributed.ranks import is_first_to_fail, is_main
+from gpt.distributed.launch import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
 from gpt.files import from_here
 from gpt.text.display import in_one_line, visible

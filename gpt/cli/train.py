@@ -24,7 +24,7 @@ from gpt.cli.options import (
     wrapped,
 )
 from gpt.cli.signals import StopSignals
-from gpt.distributed.ranks import is_launched, is_main
+from gpt.distributed.launch import is_launched, is_main
 from gpt.errors import UsageError, as_typed, command
 from gpt.status import phase
 

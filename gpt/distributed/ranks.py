@@ -1,10 +1,5 @@
-"""`Ranks`, the processes that train one model together, and torchrun, which starts them.
+"""`Ranks`, the processes that train one model together."""
 
-torchrun sets environment variables and has a key-value store, which it keeps when it restarts the
-processes. torch is imported inside functions, because most commands do not need it.
-"""
-
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,17 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpt.errors import ConfigError, TrainingError, UsageError
+from gpt.distributed.launch import is_launched, new_store
+from gpt.errors import ConfigError, TrainingError
 
 TIMEOUT = timedelta(minutes=30)  # longest wait for another rank, which may prepare a large text
 # Seconds to wait before the process may exit: Gloo's threads release tensors shortly after a
 # collective. Before Python 3.14, a thread that releases a tensor while Python exits aborts the
 # process (github.com/pytorch/pytorch/pull/179291).
 RELEASE_S = 0.2
-STORE_TIMEOUT = timedelta(seconds=10)  # longest wait for an answer of torchrun's store
-
-_trainings = 0  # number of trainings that this process has begun
-_group_numbers = itertools.count()  # one for each process group of this process
 
 R = TypeVar("R")
 
@@ -102,7 +94,7 @@ def joined() -> Iterator[Ranks]:
             timeout=TIMEOUT,
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
-            store=_new_store(TIMEOUT),
+            store=new_store(TIMEOUT),
         )
         yield Ranks(
             dist.get_rank(),
@@ -122,66 +114,3 @@ def joined() -> Iterator[Ranks]:
         ) from error
     finally:
         time.sleep(RELEASE_S)
-
-
-def is_launched() -> bool:
-    """Return whether torchrun started this process."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def is_main() -> bool:
-    """Return whether this process is rank 0, the only rank that writes files and prints."""
-    return not is_launched() or os.environ["RANK"] == "0"
-
-
-def check_alone(work: str) -> None:
-    """Raise UsageError if torchrun started several processes for `work`, a task that needs one."""
-    if is_launched() and os.environ["WORLD_SIZE"] != "1":
-        raise UsageError(f"{work} does not train on ranks; start it without torchrun")
-
-
-def is_first_to_fail() -> bool:
-    """Record that this rank failed; return whether it is the first, which prints its error."""
-    try:
-        return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
-    except RuntimeError:  # torchrun has ended
-        return True
-
-
-def begin_training() -> str | None:
-    """Return the run folder to resume if torchrun restarted this process; None for a new run.
-
-    Call it once for each training: it counts its calls. The n-th training of a restarted process
-    resumes the run of the n-th training before the restart.
-    """
-    global _trainings
-    _trainings += 1
-    if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):
-        return None
-    return bytes(store.get(f"gpt/training/{_trainings}")).decode()
-
-
-def remember(run: str) -> None:
-    """Store the folder of the current training's run, so that restarted workers can resume it."""
-    if is_launched() and is_main():
-        _connect().set(f"gpt/training/{_trainings}", run)
-
-
-def _new_store(timeout: timedelta) -> Any:
-    """Return a part of torchrun's store that contains no keys of earlier process groups."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    return PrefixStore(f"{_attempt()}/{next(_group_numbers)}", _connect(timeout))
-
-
-def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return TCPStore(host, port, timeout=timeout, wait_for_workers=False)
-
-
-def _attempt() -> str:
-    """Return a prefix for keys in torchrun's store that differs after each restart by torchrun."""
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

@@ -21,7 +21,7 @@ import torch
 from gpt.config.load import load_config, typed_value
 from gpt.config.schema import SETTINGS, Config
 from gpt.device import select_device
-from gpt.distributed.ranks import check_alone
+from gpt.distributed.launch import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units

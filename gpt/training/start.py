@@ -14,7 +14,8 @@ from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
 from gpt.distributed.ddp import select_own_device
-from gpt.distributed.ranks import SINGLE, Ranks, remember
+from gpt.distributed.launch import remember
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_folder, make_numbered
