@@ -1,6 +1,7 @@
 """Mix the network's predictions with those of n-gram counts while texts are sampled.
 
-B: texts, E: experts (predictors by counts of the train split), F: features, V: distinct ids.
+B: texts, E: experts (predictors by counts of the train split), F: features, N: ids of the longest
+context, V: distinct ids.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.experts import log_probabilities
-from gpt.counts.kneser_ney import NO_ID, Floats
+from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import Mixture
-from gpt.counts.ngram_tree import TrainCounts
+from gpt.counts.ngram_tree import NONE
 
 
 class CountedTexts:
@@ -23,20 +24,25 @@ class CountedTexts:
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
         self.mixture = mixture.for_sampling()
-        self.experts = self.mixture.experts
+        experts = self.mixture.experts
+        self.tree, N = experts.tree, experts.counts.order
+        # (E, N + 1) whether each expert uses the ids that followed the last 0 to N ids
+        self.uses = np.arange(N + 1) <= np.array(experts.orders)[:, None]
         self.lengths = np.zeros(0, np.int64)
-        self.last = np.zeros((0, self.experts.counts.order), np.int64)  # ids, the newest first
+        self._set_nodes(np.zeros((0, N), np.int64))
         self.add(prompts)
 
     def add(self, prompts: Sequence[list[int]]) -> None:
         """Append `prompts` to the texts."""
-        last = np.full((len(prompts), self.last.shape[1]), NO_ID)
-        for row, prompt in zip(last, prompts, strict=True):
-            newest = prompt[::-1][: len(row)]
-            row[: len(newest)] = newest
-        self.last = np.concatenate([self.last, last])
-        self.lengths = np.append(self.lengths, [len(prompt) for prompt in prompts])
-        self.train = TrainCounts(self.experts.tree, self.last, self.experts.orders)
+        lengths, nodes, N = self.lengths, self._nodes, self.tree.N
+        added = np.array([len(prompt) for prompt in prompts], np.int64)
+        self._set_nodes(np.full((len(prompts), N), NONE))
+        last = [([0] * N + prompt)[len(prompt) :] for prompt in prompts]
+        for ids in zip(*last, strict=True):
+            self.append(np.array(ids))
+        found = np.where(np.arange(N) < added[:, None], self._nodes, NONE)
+        self.lengths = np.concatenate([lengths, added])
+        self._set_nodes(np.concatenate([nodes, found]))
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mix predictions of the next ids of B texts with those of n-gram counts.
@@ -51,18 +57,47 @@ class CountedTexts:
 
         They equal the last rows of `Experts.of_window` for each text of at most T ids.
         """
-        p, totals = self.train.predict()
+        # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, where term_0 has the
+        # probabilities of single ids. P_n is therefore the sum over k = 0 to n of
+        # term_k * share_{k+1} * ... * share_n.
+        terms = self.tree.probabilities.take(self._children)  # (B, N + 1, V)
+        shares = self.tree.shares.take(self._nodes)  # (B, N)
+        factors = np.ones((len(shares), *self.uses.shape), np.float32)
+        factors[..., :-1] = np.where(self.uses[:, 1:], shares[:, None], 1)
+        factors = np.multiply.accumulate(factors[..., ::-1], -1)[..., ::-1] * self.uses
+        totals = self.tree.totals.take(self._nodes)
         positions = np.minimum(self.lengths, self.mixture.T).astype(np.float32)
         features = np.log1p(np.concatenate([totals, positions[:, None]], 1))
-        return log_probabilities(p), features
+        return log_probabilities(factors @ terms), features
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        self.last = np.concatenate([ids[:, None], self.last], 1)[:, : self.last.shape[1]]
-        self.lengths += 1
-        self.train.append(ids)
+        self.lengths = self.lengths + 1
+        self._nodes = self._children.take(self._cells[:, :-1] + ids[:, None])
+        self._find_children()
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
-        self.last, self.lengths = self.last[rows], self.lengths[rows]
-        self.train.select(rows)
+        self.lengths = self.lengths[rows]
+        self._set_nodes(self._nodes[rows])
+
+    def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
+        """Set the nodes (B, N) of the last 1 to N ids of each text, in the tree of the counts."""
+        (B, N), V = nodes.shape, self.tree.V
+        self._nodes = nodes
+        # the nodes of the last 0 to N ids with each id appended; `NONE` if they do not occur
+        self._children = np.full((B, N + 1, V), NONE, np.int32)
+        self._children[:, 0] = 1 + np.arange(V)
+        self._cells = np.arange(0, B * (N + 1) * V, V).reshape(B, N + 1)  # of a row's first id
+        self._find_children()
+
+    def _find_children(self) -> None:
+        """Update `_children` after the last 1 to N ids."""
+        first = self.tree.first_children.take(self._nodes).ravel()
+        sizes = self.tree.first_children.take(self._nodes + 1).ravel() - first
+        found = (first + sizes - sizes.cumsum()).repeat(sizes)
+        found += np.arange(len(found))
+        cells = self._cells[:, 1:].ravel().repeat(sizes)
+        cells += self.tree.ids.take(found)
+        self._children[:, 1:] = NONE
+        self._children.reshape(-1)[cells] = found

@@ -92,10 +92,11 @@ class Generator:
         log_probabilities = log_softmax(logits)
         if self.counted is not None:
             log_probabilities = self.counted.mix(log_probabilities)
-            logits = log_probabilities.copy()
+        allowed = log_probabilities
         if self.never is not None:
-            logits[:, self.never] = NEVER
-        chosen = self._choose(logits)
+            allowed = allowed.copy()
+            allowed[:, self.never] = NEVER
+        chosen = self._choose(allowed)
         for text, id_ in zip(self.texts, chosen.tolist(), strict=True):
             text.context.append(id_)
             text.recent.append(id_)
