@@ -212,8 +212,8 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
         network: (M, V) log-probabilities of the network.
     """
     logits = np.matmul(weights[:, None, :-1], experts)[:, 0] + weights[:, -1:] * network
-    logits -= logits.max(-1, keepdims=True)
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    logits -= np.maximum.reduce(logits, -1, keepdims=True)
+    logits -= np.log(np.add.reduce(np.exp(logits), -1, keepdims=True))
     mixed: Floats = logits
     return mixed
 

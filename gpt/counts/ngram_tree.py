@@ -23,8 +23,8 @@ class NgramTree:
     """A node for each id and each n-gram of 2 to N + 1 ids, with children of one appended id each.
 
     Nodes are numbered from 1 by the length of their n-grams, then in ascending order, so that the
-    node of `id` is 1 + `id`. The children of node i are the nodes from `first_children[i]` to
-    `first_children[i + 1]` - 1. Nodes of N + 1 ids have no children.
+    node of `id` is 1 + `id`. `children[i]` is the number of the first child of node i, and how many
+    children it has. Nodes of N + 1 ids have none, and are not in `children`.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -45,8 +45,8 @@ class NgramTree:
             probabilities.append((longer.counts - discounts) / divisor.repeat(sizes))
             totals.append(_spread(total, parents, len(level.ids), 0))
             shares.append(_spread(share, parents, len(level.ids), 1))
-        sizes = np.concatenate([[0, 0], *(level.children for level in levels[:-1])])  # 2nd: `NONE`
-        self.first_children = 1 + self.V + sizes.astype(np.int64).cumsum()
+        sizes = np.concatenate([[0], *(level.children for level in levels[:-1])], dtype=np.int64)
+        self.children = np.stack([1 + self.V + sizes.cumsum() - sizes, sizes], 1).astype(np.int32)
         # total, and freed / total, after each node's n-gram
         self.totals = np.concatenate([[0], *totals], dtype=np.float32)
         self.shares = np.concatenate([[1], *shares], dtype=np.float32)

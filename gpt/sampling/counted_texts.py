@@ -26,21 +26,21 @@ class CountedTexts:
         self.mixture = mixture.for_sampling()
         experts = self.mixture.experts
         self.tree, N = experts.tree, experts.counts.order
-        # (E, N + 1) whether each expert uses the ids that followed the last 0 to N ids
-        self.uses = np.arange(N + 1) <= np.array(experts.orders)[:, None]
+        # (E, N + 2) whether each expert uses the ids that followed the last 0 to N + 1 ids
+        self.uses = np.arange(N + 2) <= np.array(experts.orders)[:, None]
         self.lengths = np.zeros(0, np.int64)
-        self._set_nodes(np.zeros((0, N), np.int64))
+        self._set_nodes(np.zeros((0, N + 1), np.int64))
         self.add(prompts)
 
     def add(self, prompts: Sequence[list[int]]) -> None:
         """Append `prompts` to the texts."""
         lengths, nodes, N = self.lengths, self._nodes, self.tree.N
         added = np.array([len(prompt) for prompt in prompts], np.int64)
-        self._set_nodes(np.full((len(prompts), N), NONE))
+        self._set_nodes(np.full((len(prompts), N + 1), NONE))
         last = [([0] * N + prompt)[len(prompt) :] for prompt in prompts]
         for ids in zip(*last, strict=True):
             self.append(np.array(ids))
-        found = np.where(np.arange(N) < added[:, None], self._nodes, NONE)
+        found = np.where(np.arange(N + 1) < added[:, None], self._nodes, NONE)
         self.lengths = np.concatenate([lengths, added])
         self._set_nodes(np.concatenate([nodes, found]))
 
@@ -61,19 +61,17 @@ class CountedTexts:
         # probabilities of single ids. P_n is therefore the sum over k = 0 to n of
         # term_k * share_{k+1} * ... * share_n.
         terms = self.tree.probabilities.take(self._children)  # (B, N + 1, V)
-        shares = self.tree.shares.take(self._nodes)  # (B, N)
-        factors = np.ones((len(shares), *self.uses.shape), np.float32)
-        factors[..., :-1] = np.where(self.uses[:, 1:], shares[:, None], 1)
-        factors = np.multiply.accumulate(factors[..., ::-1], -1)[..., ::-1] * self.uses
+        shares = self.tree.shares.take(self._nodes)[:, None]  # (B, 1, N + 1); the last is 1
+        factors = np.where(self.uses[:, 1:], shares, 1)[..., ::-1]
+        factors = np.multiply.accumulate(factors, -1)[..., ::-1] * self.uses[:, :-1]
         totals = self.tree.totals.take(self._nodes)
-        positions = np.minimum(self.lengths, self.mixture.T).astype(np.float32)
-        features = np.log1p(np.concatenate([totals, positions[:, None]], 1))
-        return log_probabilities(factors @ terms), features
+        totals[:, -1] = np.minimum(self.lengths, self.mixture.T)
+        return log_probabilities(factors @ terms), np.log1p(totals)
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
         self.lengths = self.lengths + 1
-        self._nodes = self._children.take(self._cells[:, :-1] + ids[:, None])
+        self._nodes[:, :-1] = self._children.take(self._cells[:, :-1] + ids[:, None])
         self._find_children()
 
     def select(self, rows: Sequence[int]) -> None:
@@ -82,22 +80,25 @@ class CountedTexts:
         self._set_nodes(self._nodes[rows])
 
     def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
-        """Set the nodes (B, N) of the last 1 to N ids of each text, in the tree of the counts."""
-        (B, N), V = nodes.shape, self.tree.V
+        """Set the nodes of the last 1 to N ids of each text in the tree of the counts.
+
+        `nodes` (B, N + 1) have `NONE` in the last column.
+        """
+        (B, columns), V = nodes.shape, self.tree.V
         self._nodes = nodes
         # the nodes of the last 0 to N ids with each id appended; `NONE` if they do not occur
-        self._children = np.full((B, N + 1, V), NONE, np.int32)
+        self._children = np.full((B, columns, V), NONE, np.int32)
         self._children[:, 0] = 1 + np.arange(V)
-        self._cells = np.arange(0, B * (N + 1) * V, V).reshape(B, N + 1)  # of a row's first id
+        self._cells = np.arange(0, B * columns * V, V).reshape(B, columns)  # of the first id
+        self._next_cells = self._cells.ravel() + V  # of the first id after each of `nodes`
         self._find_children()
 
     def _find_children(self) -> None:
         """Update `_children` after the last 1 to N ids."""
-        first = self.tree.first_children.take(self._nodes).ravel()
-        sizes = self.tree.first_children.take(self._nodes + 1).ravel() - first
+        first, sizes = self.tree.children.take(self._nodes.ravel(), 0).T
         found = (first + sizes - sizes.cumsum()).repeat(sizes)
         found += np.arange(len(found))
-        cells = self._cells[:, 1:].ravel().repeat(sizes)
+        cells = self._next_cells.repeat(sizes)
         cells += self.tree.ids.take(found)
         self._children[:, 1:] = NONE
         self._children.reshape(-1)[cells] = found
