@@ -30,7 +30,6 @@ from gpt.lessons import (
     positions,
     recipe,
     scaling,
-    six_words,
     small_models,
     textbook,
 )
@@ -208,14 +207,11 @@ def test_the_exercise_of_averaging(change: Callable[..., ModuleType]) -> None:
     assert failing(explained(changed)) == ["loop = triangular matrix product"]
 
 
-def test_the_exercise_of_head(
-    change: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed = change(six_words, " / k.shape[-1] ** 0.5", "")
-    weights = changed.by_parameters()(six_words.X)[1][1]
+def test_the_exercise_of_head(change: Callable[..., ModuleType]) -> None:
+    changed = change(head, " / k.shape[-1] ** 0.5", "")
+    weights = changed.by_parameters()(head.X)[1][1]
     assert f"{weights[1]:.4f} on itself, {weights[4]:.4f} on 'one'" in answer_of("head")
-    monkeypatch.setattr(head, "six_words", changed)
-    assert failing(explained(head)) == [
+    assert failing(explained(changed)) == [
         "these lines = torch's scaled_dot_product_attention",
         "with copied matrices: Head = SelfAttention",
     ]

@@ -103,16 +103,10 @@ class Page:
         result = {"holds": holds, "largest_difference": _json_number(difference)}
         self.parts.append({"check": claim, "relation": relation} | result)
 
-    def exercise(self, task: str, answer: str, file: str | None = None) -> None:
-        """Add the exercise: predict the effect of a code change.
-
-        Args:
-            task: the code change and the question.
-            answer: the answer.
-            file: path of the module to change; by default the lesson's module.
-        """
+    def exercise(self, task: str, answer: str) -> None:
+        """Add the exercise: a change of the lesson's module, a question, and the answer."""
         texts = {"exercise": " ".join(task.split()), "answer": " ".join(answer.split())}
-        self.parts.append(texts | {"edit": file or self.file})
+        self.parts.append(texts | {"edit": self.file})
 
     @property
     def holds(self) -> bool:
