@@ -233,8 +233,8 @@ def test_the_exercise_of_masks(change: Callable[..., ModuleType]) -> None:
     changed = change(masks, "dtype=torch.bool).tril()", "dtype=torch.bool).tril(-1)")
     assert failing(explained(changed)) == [
         "a boolean mask = an additive mask",
-        "nn.MultiheadAttention: NaN",
-        "scaled_dot_product_attention: zeros",
+        "the last output of nn.MultiheadAttention = NaN",
+        "the last output of scaled_dot_product_attention = 0",
     ]
     assert changed.causal(5).any(1).tolist() == [False, True, True, True, True]
 

@@ -16,7 +16,7 @@ LESSONS = {  # in the order in which they build on each other
     "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
     "block": "residual stream, LayerNorm, attention, MLP",
     "model": "the textbook GPT: embeddings, blocks, logits, loss",
-    "training": "bigram, average, one head, one block: trained here, in seconds",
+    "training": "bigram, average, one head, four heads, one block: trained here",
     "dropout": "numbers set to zero at random in training, so that none is relied on",
     "counting": "n-grams: what counts predict, and what attention adds",
     "recipe": "what this project adds to the textbook, and what it brings",

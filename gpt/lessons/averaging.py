@@ -96,7 +96,7 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""`dim=-1` is the last dimension, the keys, so that the weights of each query
         sum to 1. With `dim=-2` each column would sum to 1, and the weights of a query would change
         with the queries after it.""")
-    page.check("each row sums to 1", weights.sum(dim=-1), torch.ones(T))
+    page.check("the sum of each row = 1", weights.sum(dim=-1), torch.ones(T))
     page.paragraph("""These **attention weights** are equal because the scores are equal. If the
         scores depend on the tokens, each position attends to some of the past more than to the
         rest. That is **attention**, the next lesson.""")
@@ -120,7 +120,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
         out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
         distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
     page.table(
-        "distance of each head's output from the average of its values, relative to the average",
+        "distance of each head's output from the average of its values, relative to the length of "
+        "the average (0 if the head only averages)",
         torch.cat(distances),
         trained.layers,
         trained.columns,

@@ -104,14 +104,14 @@ def explain(page: Page, seed: int) -> None:
         Kneser and Ney do, gives 'a' {2 * after_an - 0.75:.4f}. So 'a' gets (3 - 1.5) / 4 + 2 / 4 *
         {2 * after_an - 0.75:.4f} = {after_an:.4f}.""")
     sums = torch.tensor([sum(kneser_ney(WORD, context)) for context in contexts])
-    page.check("each row sums to 1", sums, torch.ones(3))
+    page.check("the sum of each row = 1", sums, torch.ones(3))
     page.check("these lines = the production model's counts", ours, production(WORD, "an"))
     page.section("Counts of a text")
     corpus = load_corpus(open_source("python-docs"))
     losses = losses_by_order(corpus, corpus.val)
     _show_losses(page, corpus, losses, "val")
     best = min(losses, key=lambda order: losses[order])
-    page.paragraph(f"""The context of one character is the bigram of the lesson training. Each
+    page.paragraph(f"""The context of one character is the bigram of the lesson `training`. Each
         further character helps less: contexts become rare, and after {best} characters the loss is
         {losses[best]:.4f}. That is far better than the small models of that lesson, which were
         trained for seconds. But counts find a context only if the same characters stood there.

@@ -66,7 +66,7 @@ def explain(page: Page, seed: int) -> None:
         torch.stack([numbers, *draws[:3], draws.mean(0), unscaled]),
         ["x", "draw 1", "draw 2", "draw 3", "mean", "mean, unscaled"],
     )
-    page.check("in evaluation it changes nothing", half.eval()(numbers), numbers)
+    page.check("in evaluation: the output = the input", half.eval()(numbers), numbers)
     torch.manual_seed(seed)
     ours = ScaledDropout(0.3)(x)
     torch.manual_seed(seed)
@@ -109,14 +109,15 @@ def explain(page: Page, seed: int) -> None:
 
 def explain_trained(page: Page, trained: Trained) -> None:
     """Show the trained model's loss with different dropout probabilities."""
+    if trained.ids.shape[1] == 1:
+        page.paragraph("A text of a single character has no next character, and so no loss.")
+        return
     page.paragraph(f"""The model was trained with model.dropout {trained.model.config.dropout:g}.
-        Its loss on this text in training mode, with dropout p (a single character has no loss). On
-        so short a text it may also fall with a small p, by chance:""")
-    if trained.ids.shape[1] > 1:
-        torch.manual_seed(trained.seed)
-        page.table(
-            f"loss in nats per character, the mean of {LOSS_DRAWS} draws",
-            [loss_with(trained.model, trained.ids, p) for p in PS],
-            ["model.dropout"],
-            [f"p = {p:g}" for p in PS],
-        )
+        The table shows its loss on this text with dropout p. On so short a text, the loss may by
+        chance be smaller with a small p than without dropout:""")
+    torch.manual_seed(trained.seed)
+    page.table(
+        f"loss in nats per character, the mean of {LOSS_DRAWS} draws",
+        [loss_with(trained.model, trained.ids, p) for p in PS],
+        columns=[f"p = {p:g}" for p in PS],
+    )

@@ -26,6 +26,7 @@ def explain_follow(page: Page, trained: Trained) -> None:
     model, ids = trained.model, trained.ids[0]
     logits, streams = run_with_streams(model, ids)
     T, last = len(ids), symbol(trained.characters[-1])
+    shown = min(SHOWN_NUMBERS, model.config.C)
     page.verbatim(f"In the model {trained.name}, on a text {trained.origin}:")
     page.verbatim(in_one_line(trained.text))
     page.section("From a character to a vector")
@@ -33,12 +34,12 @@ def explain_follow(page: Page, trained: Trained) -> None:
         {int(ids[-1])} of {len(trained.vocabulary)}. The id selects a row of C = {model.config.C}
         numbers, the token embedding. {_added(trained)} The sum begins the residual stream:""")
     page.table(
-        f"the first {SHOWN_NUMBERS} of {model.config.C} numbers",
+        f"the first {shown} of {model.config.C} numbers",
         {
-            "token embedding": model.token_embedding.weight[ids[-1]][:SHOWN_NUMBERS],
-            "residual stream": streams[0][0, -1, :SHOWN_NUMBERS],
+            "token embedding": model.token_embedding.weight[ids[-1]][:shown],
+            "residual stream": streams[0][0, -1, :shown],
         },
-        columns=_numbered("c", model.config.C),
+        columns=[f"c{i}" for i in range(shown)],
     )
     _explain_head(page, trained)
     page.section("Through the blocks")
@@ -66,11 +67,6 @@ def explain_follow(page: Page, trained: Trained) -> None:
         large as the stream is long, and the lens of a short stream is undecided. "The last row =
         the network's prediction" fails.""",
     )
-
-
-def _numbered(letter: str, count: int) -> list[str]:
-    """Return the names `letter` + 0, 1, ... of the elements that are shown of `count`."""
-    return [f"{letter}{i}" for i in range(min(SHOWN_NUMBERS, count))]
 
 
 def _added(trained: Trained) -> str:
@@ -115,7 +111,7 @@ def _explain_head(page: Page, trained: Trained) -> None:
     page.table(
         f"the first {width} numbers of the vectors",
         {name: vector[:width] for name, vector in vectors.items()},
-        columns=_numbered("", width),
+        columns=[str(i) for i in range(width)],
     )
     expected = attention.weigh(*attention.heads(trained.inputs[layer]))[0][0, head, -1]
     page.check("this sum = the production model's", weights[-1] @ v, expected)
@@ -127,7 +123,8 @@ def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[i
     page.section("Counts and network")
     counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])
     page.paragraph("""This run mixes the network's prediction with those of counts (lesson
-        counting). The gate has computed these weights for this position:""")
+        `counting`). For this position the gate has computed the weights below. The logarithms of
+        all predictions, each times its weight, are added; softmax of the sum is the mixture:""")
     page.table(
         "weights of the logarithms of probabilities",
         counts.weights[-1:].T,

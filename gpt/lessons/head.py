@@ -127,7 +127,7 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""K is **transposed**: each query (a row of Q) meets each key (a column of K^T).
         So queries and keys must have one size, d_k or hs (head_size); values may have another (vs).
         3Blue1Brown draws all of this transposed: a column for each query. In **self-attention** all
-        three come from one text, in **cross-attention** (lesson masks) keys and values come from
+        three come from one text, in **cross-attention** (lesson `masks`) keys and values come from
         another.""")
     by_hand, linear = by_parameters(), by_layers()
     _explain_six_words(page, by_hand)

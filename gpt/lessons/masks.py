@@ -145,9 +145,15 @@ def _explain_inversion(page: Page, one: Head, x: Tensor) -> None:
     page.by_position("attention weights with the inverted mask", weights, weights == 0)
     future, layer = ~causal(x.shape[1]), nn.MultiheadAttention(x.shape[-1], 2, batch_first=True)
     last, _ = layer(x, x, x, attn_mask=~future, need_weights=True)
-    page.check("nn.MultiheadAttention: NaN", last[:, -1].isnan().float(), torch.ones(2, 16))
+    page.check(
+        "the last output of nn.MultiheadAttention = NaN",
+        last[:, -1].isnan().float(),
+        torch.ones(2, 16),
+    )
     last = F.scaled_dot_product_attention(x, x, x, attn_mask=future)
-    page.check("scaled_dot_product_attention: zeros", last[:, -1], torch.zeros(2, 16))
+    page.check(
+        "the last output of scaled_dot_product_attention = 0", last[:, -1], torch.zeros(2, 16)
+    )
     page.paragraph("""In the additive form no shape is wrong and each row sums to 1. The test of
         **causality** detects the mistake: if the input changes at one position, no output before it
         may change.""")
@@ -158,7 +164,7 @@ def _explain_inversion(page: Page, one: Head, x: Tensor) -> None:
     none = torch.zeros_like(changes)
     claim = "inverted mask: outputs with and without a change of a later input"
     page.check_differ(claim, changes.triu(1), none)
-    claim = "causal mask, one head: no output depends on a later input"
+    claim = "causal mask: outputs with a change of a later input = without it"
     page.check(claim, influence(lambda x: one(x)[0], x).triu(1), none)
 
 
@@ -172,10 +178,10 @@ def _train_inverted(page: Page, seed: int) -> None:
         model.head = kind(C, C)
         losses[name] = train(model, corpus, seed)[:2]
         samples.append(f"{name:<10}{sampled(model, corpus, seed)}")
-    page.paragraph("""What happens in training? Here are the models of one head of the lesson
-        training, with the right mask and with the inverted one. The loss falls to almost nothing,
-        since the character to predict is part of the input. But a text that is being written has
-        no next character yet:""")
+    page.paragraph("""What happens in training? Here is the model of one head of the lesson
+        `training`, with the causal mask and with the inverted one. With the inverted one the loss
+        falls to almost nothing, since the character to predict is part of the input. But a text
+        that is being written has no next character yet:""")
     page.table(
         "nats per character of the val split of python-docs",
         torch.tensor(list(losses.values())),
@@ -191,4 +197,4 @@ def explain_trained(page: Page, trained: Trained) -> None:
     changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
     before, after = trained.model(trained.ids), trained.model(changed)
     after[:, -1] = before[:, -1]  # these logits may change
-    page.check("causality: with another last character, all logits before it", after, before)
+    page.check("all logits before the last character = those with another one", before, after)

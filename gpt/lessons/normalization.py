@@ -30,15 +30,12 @@ class BatchNorm:
         if self.training:
             mean = x.mean(dim=0)  # over the batch: (B, C) -> (C,)
             var = x.var(dim=0, correction=self.correction)
-            self.running_mean = self.moved(self.running_mean, mean)
             unbiased = x.var(dim=0, correction=1)
-            self.running_var = self.moved(self.running_var, unbiased)
+            # the fraction `momentum` of the way from the old value to the new one
+            self.running_mean = self.running_mean.lerp(mean, self.momentum)
+            self.running_var = self.running_var.lerp(unbiased, self.momentum)
         x = (x - mean) / torch.sqrt(var + self.eps)
         return self.gamma * x + self.beta  # (B, C)
-
-    def moved(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return `old`, moved towards `new` by the fraction `momentum`."""
-        return (1 - self.momentum) * old + self.momentum * new
 
     def parameters(self) -> list[Tensor]:
         """Return the trained parameters, gamma and beta. Running statistics are not trained."""
@@ -115,7 +112,7 @@ def explain(page: Page, seed: int) -> None:
     ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
     page.check("BatchNorm by hand = torch's, in training", ours(x), theirs(x))
     ours.training = False
-    page.check("in evaluation, by the running statistics", ours(x), theirs.eval()(x))
+    page.check("BatchNorm by hand = torch's, in evaluation", ours(x), theirs.eval()(x))
     page.check("in evaluation an example alone = the same in its batch", ours(x[:1]), ours(x)[:1])
     biased = LayerNorm(100, correction=0)(x)
     page.check("LayerNorm by hand = torch's", biased, nn.LayerNorm(100)(x))

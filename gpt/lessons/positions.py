@@ -69,10 +69,10 @@ def explain(page: Page, seed: int) -> None:
     page.by_position("dot products of sinusoidal positions", products)
     page.check("equal products at equal distance", products[1:, 1:], products[:-1, :-1])
     page.paragraph("""Both are **absolute**: they say where a character is. **Relative** positions
-        say how far apart a query and a key are. Most models now use rotary positions: the lesson
-        recipe. (A decoder of several layers can be trained without positions, arXiv:2203.16634. The
-        causal mask gives each character a past of its own, so what the first layer adds depends on
-        the position.)""")
+        say how far apart a query and a key are. Most models now use rotary positions (lesson
+        `recipe`). (A decoder of several layers can be trained without positions, arXiv:2203.16634.
+        The causal mask gives each character a past of its own, so what the first layer adds depends
+        on the position.)""")
     in_order, out_of_order = last_outputs(learned[:1])
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at

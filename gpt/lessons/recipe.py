@@ -96,10 +96,9 @@ def explain(page: Page, seed: int) -> None:
     torch.manual_seed(seed)
     ids, model = torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
     q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
-    page.paragraph("""The textbook GPT, config classic, learns slowly. This project's other configs
-        add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt` sets 8,
-        and sets 7 and 10 if they help. """)
-
+    page.paragraph("""The textbook GPT, config `classic`, learns slowly. This project's other
+        configs add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt`
+        sets 8, and sets 7 and 10 if they help.""")
     _explain_attention(page, q, k)
     _explain_layers(page, ids, model)
     _explain_muon(page, ids, model)
@@ -130,7 +129,7 @@ def explain(page: Page, seed: int) -> None:
         row 'with QK norm' then show, and how do the attention weights change?""",
         f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
         become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and {bits[2]:.2f}
-        of at most {max_entropy(8):.2f} bits, and with it the gradient (lesson scaling).""",
+        of at most {max_entropy(8):.2f} bits, and with it the gradient (lesson `scaling`).""",
     )
 
 

@@ -75,15 +75,13 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 def _code_line(line: str, width: int) -> str:
     """Indent a line of code by 4 columns, and wrap it at `width` or `CODE_COLUMNS` if less."""
     margin = " " * (4 + len(line) - len(line.lstrip()))
-    further = f"{margin}{8 * ' '}"
-    wrapped = textwrap.wrap(
+    return textwrap.fill(
         line.strip(),
         min(width, CODE_COLUMNS),
         initial_indent=margin,
-        subsequent_indent=further,
+        subsequent_indent=margin + 8 * " ",
         break_on_hyphens=False,
     )
-    return "\n".join(wrapped)
 
 
 def _outcome(part: Part) -> str:
@@ -113,28 +111,23 @@ def _cells(part: Part, width: int, colour: bool) -> str:
     """Return a table as text, split into blocks of columns that fit the width."""
     values, columns = part["values"], [visible(name) for name in part["columns"]]
     rows = [visible(name) for name in part["rows"]] or [""] * len(values)
-    texts = [[_cell(value) for value in row] for row in values]
+    numbers = [value for row in values for value in row]
     margin = max(map(len, rows)) + 2
-    widths = [len(name) + 2 for name in columns] + [len(text) + 1 for row in texts for text in row]
-    cell = max(8, *widths)
-    texts = [[text.rjust(cell) for text in row] for row in texts]
-    total, fit = len(texts[0]), max(1, (width - margin) // cell)
+    cell = max(8, *(len(name) + 2 for name in columns), *(len(_cell(x)) + 1 for x in numbers))
+    largest = max((abs(x) for x in numbers if isinstance(x, float)), default=0.0)
+    shades = colour and len(numbers) > 1 and largest > 0
+
+    def cell_text(value: float | str | None) -> str:
+        text = _cell(value).rjust(cell)
+        return shaded(text, value / largest) if shades and isinstance(value, float) else text
+
+    total, fit = len(values[0]), max(1, (width - margin) // cell)
     step = math.ceil(total / math.ceil(total / fit))  # columns of a block: blocks of equal size
-    numbers = [abs(value) for row in values for value in row if isinstance(value, float)]
-    largest = max(numbers, default=0.0)
-    if colour and total * len(values) > 1 and largest > 0:
-        texts = [
-            [
-                shaded(x, v / largest) if isinstance(v, float) else x
-                for v, x in zip(*pair, strict=True)
-            ]
-            for pair in zip(values, texts, strict=True)
-        ]
     blocks = []
     for start in range(0, total, step):
         block = slice(start, start + step)
         lines = [" " * margin + "".join(c.rjust(cell) for c in columns[block])] if columns else []
-        for name, row in zip(rows, texts, strict=True):
-            lines.append(f"{name:<{margin}}{''.join(row[block])}".rstrip())
+        for name, row in zip(rows, values, strict=True):
+            lines.append(f"{name:<{margin}}{''.join(map(cell_text, row[block]))}".rstrip())
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -272,7 +272,7 @@ def explain(page: Page, seed: int) -> None:
     claim = "the val loss of the bigram, and of the block"
     page.check_differ(claim, *torch.tensor(losses)[[0, -1], 1])
     page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe
-        (the lesson recipe). Its loop is in gpt/training/trainer.py, a step in
+        (lesson `recipe`). Its loop is in gpt/training/trainer.py, a step in
         gpt/training/step.py.""")
     page.exercise(
         """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss in the table

@@ -79,7 +79,7 @@ def explain(page: Page, seed: int) -> None:
         residual stream, which runs through the blocks and a last LayerNorm. The model's **head** (a
         matrix, not a head of attention) turns each position's C channels into V **logits**, one for
         each character that could be next. Softmax turns them into probabilities. That is a GPT, as
-        in GPT-2 and in this project's config classic:""")
+        in GPT-2 and in this project's config `classic`:""")
     page.source(Textbook)
     page.drawing(
         f"shapes: B = {B} texts of T = {T}, C = {C}, V = {V} characters",
@@ -103,7 +103,7 @@ def explain(page: Page, seed: int) -> None:
     page.check("the formula = the loss that training minimises", by_hand, loss)
     page.paragraph("""GPT-2 differs in two points. Its queries, keys and values have biases
         (model.qkv_bias), and its token embedding is also its head (weight tying, arXiv:1608.05859).
-        The lesson recipe explains what this project changes.""")
+        The lesson `recipe` explains what this project changes.""")
     earlier = ids.clone()
     earlier[:, 0] = (ids[:, 0] + 1) % V
     with_blocks = (logits - book(earlier))[:, -1].abs().max()
