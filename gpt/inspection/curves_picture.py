@@ -23,9 +23,10 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 
 
 def draw_curves(comparison: Comparison) -> Figure:
-    """Draw a line for each row, the mean over its runs, in a band from the lowest to the highest.
+    """Draw the val losses against steps, characters and seconds, in three panels.
 
-    Each run is interpolated linearly between its evaluations.
+    A row of the comparison has a line, the mean over its runs, and a band from the lowest run to
+    the highest. Between its evaluations, a run is interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
@@ -59,7 +60,7 @@ def draw_curves(comparison: Comparison) -> Figure:
 
 
 def _trained_losses(curve: Curve) -> list[float]:
-    """Return the val losses after the first step, without NaN."""
+    """Return the val losses after step 0, without NaN."""
     pairs = zip(curve.steps, curve.losses, strict=True)
     return [loss for step, loss in pairs if step and not math.isnan(loss)]
 

@@ -192,14 +192,14 @@ def _page_data(surprise: Surprise) -> dict[str, Any]:
     """
     names = surprise.vocabulary.names
     signs = {name: symbol(name) for name in names}
-    width = 1 if len(names) <= 2**8 else 2 if len(names) <= 2**16 else 4
-    ids, likely = (each.astype(f"<u{width}") for each in (surprise.ids, surprise.likely))
+    id_type = np.min_scalar_type(len(names) - 1).newbyteorder("<")
+    ids, likely = (each.astype(id_type) for each in (surprise.ids, surprise.likely))
     columns: list[NDArray[Any]] = [ids, likely, surprise.millinats.astype("<u2"), surprise.roots]
     starts = range(0, len(ids), PAGE_IDS)
     return {
         "n": len(ids),
         "k": likely.shape[1],
-        "width": width,
+        "width": id_type.itemsize,
         "page": PAGE_IDS,
         "clamped": CLAMPED_NATS,
         "root": SQUARE_ROOT_OF_1,

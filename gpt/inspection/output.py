@@ -1,4 +1,4 @@
-"""Check the path of a picture or page, and write the file."""
+"""Check the path of a file to write, and write it."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -30,7 +30,7 @@ def count(text: str, gram: str, longest: bool) -> int:
 
 
 def discount(count: int) -> float:
-    """Return what is taken from a count: 0.5, 1 or 1.5 for one, two or more."""
+    """Return what is taken from `count`: 0.5 from 1, 1 from 2, and 1.5 from 3 or more."""
     return min(count, 3) / 2
 
 

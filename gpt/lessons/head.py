@@ -86,7 +86,7 @@ class Head(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute queries from x (B, T, d_in), and keys and values from `context` (B, S, d_in).
 
-        If `context` is None, use x. Return outputs (B, T, value_size) and weights (B, T, S).
+        If `context` is None, use x. Return outputs (B, T, vs) and weights (B, T, S).
         """
         context = x if context is None else context
         q = self.query(x)  # (B, T, d_in) -> (B, T, hs)

@@ -36,10 +36,10 @@ def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor,
 
 
 class InvertedHead(Head):
-    """Head with the causal mask inverted by mistake: a query attends to later keys alone."""
+    """Head with the inverted causal mask, a common mistake: it attends to later keys only."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x (B, T, d_in) to outputs (B, T, value_size) and weights (B, T, T)."""
+        """Map x (B, T, d_in) to outputs (B, T, vs) and weights (B, T, T)."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         return attend_added(q, k, v, additive(~causal(x.shape[1])))
 

@@ -31,9 +31,9 @@ class BatchNorm:
             mean = x.mean(dim=0)  # over the batch: (B, C) -> (C,)
             var = x.var(dim=0, correction=self.correction)
             unbiased = x.var(dim=0, correction=1)
-            # the fraction `momentum` of the way from the old value to the new one
-            self.running_mean = self.running_mean.lerp(mean, self.momentum)
-            self.running_var = self.running_var.lerp(unbiased, self.momentum)
+            # a fraction of the way from the old value to the new
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(unbiased, self.momentum)
         x = (x - mean) / torch.sqrt(var + self.eps)
         return self.gamma * x + self.beta  # (B, C)
 

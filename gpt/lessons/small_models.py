@@ -166,7 +166,7 @@ def fit(model: nn.Module, ids: Tensor, shape: tuple[int, int], steps: int, rate:
 
 @torch.no_grad()
 def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
-    """Append `count` ids to ids (1, t), drawn from predictions that see the last `T` ids."""
+    """Return ids (1, t) and `count` more, each drawn from a prediction that sees `T` ids."""
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         drawn = logits.softmax(-1).multinomial(1)
