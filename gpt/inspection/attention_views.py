@@ -112,7 +112,7 @@ def attention_page(
         chosen: the layer and the head that are shown first, counted from 0.
     """
     data = {"title": title, "chosen": chosen, **_page_data(analysis, text, vocabulary)}
-    return render_page("attention", data=data)
+    return render_page("attention", scripts=["attention.js"], data=data)
 
 
 def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -171,6 +171,7 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
     shown = len(surprise.ids)
     return render_page(
         "evaluation",
+        scripts=["evaluation.js"],
         report=report,
         run=title,
         fields=report_lines(report),

@@ -25,9 +25,9 @@ def render_page(
     the page allows only this style and these scripts.
 
     Args:
-        name: the template `name`.html, its style `name`.css and, if there is one, `name`.js.
-        folder: the folder of these files.
-        scripts: names of files in `folder` to run instead of `name`.js, in this order.
+        name: the template `name`.html and its style `name`.css.
+        folder: the folder of these files and of the scripts.
+        scripts: the names of the scripts' files, in the order in which they run.
         values: the variables of the template.
     """
     from jinja2 import DictLoader, Environment, StrictUndefined
@@ -45,11 +45,9 @@ def render_page(
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {"in_one_line": in_one_line, "symbol": symbol, "csp_hash": _csp_hash}
-    only = folder / f"{name}.js"
-    included = [folder / script for script in scripts] or [only] * only.is_file()
     embedded: dict[str, Any] = {
         "css": Markup(read(PAGE_TEMPLATES / "base.css") + read(folder / f"{name}.css")),
-        "js": Markup("".join(map(read, included))),
+        "js": Markup("".join(read(folder / script) for script in scripts)),
     }
     return environment.get_template(f"{name}.html").render(**embedded, **values).encode()
 

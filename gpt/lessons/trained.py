@@ -120,16 +120,15 @@ def trained_model(
     longest = min(first.config.T, MAX_CHARACTERS)
     if text is not None:
         check_known(text, vocabulary)
-        ids, origin = to_torch(vocabulary.encode(text)), "of yours"
+        chosen, origin = vocabulary.encode(text), "of yours"
     elif corpus is not None:
-        ids, origin = to_torch(corpus.val[:longest]), "of its val split"
-        text = vocabulary.decode(ids.tolist())
+        chosen, origin = corpus.val[:longest], "of its val split"
     else:
-        text = generate_text(first, vocabulary, length=longest, seed=seed)
-        ids, origin = to_torch(vocabulary.encode(text)[:longest]), "that it generated"
-        text = vocabulary.decode(ids.tolist())
+        generated = generate_text(first, vocabulary, length=longest, seed=seed)
+        chosen, origin = vocabulary.encode(generated)[:longest], "that it generated"
+    ids = to_torch(chosen)
+    text = vocabulary.decode(ids.tolist()) if text is None else text
     if not 0 < len(ids) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
-    _, streams = run_with_streams(first, ids)  # the last one is the input of the model's head
-    streams = streams[:-1]
+    _, (*streams, _) = run_with_streams(first, ids)  # the last one is after the last block
     return Trained(name, first, vocabulary, text, origin, seed, ids[None], streams, corpus, mixture)
