@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TOLERANCE = 1e-5  # largest difference from rounding, relative to the largest number if above 1
+MAX_ROUNDING = 1e-5  # largest difference from rounding, relative to the largest number if above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
@@ -91,7 +91,7 @@ class Page:
 
     def check(self, claim: str, left: Tensor, right: Tensor) -> None:
         """Add a claim that two tensors are equal, and whether this is true up to rounding."""
-        largest = TOLERANCE * max(1.0, float(right.detach().abs().max()))
+        largest = MAX_ROUNDING * max(1.0, float(right.detach().abs().max()))
         difference = float((left - right).detach().abs().max())
         self._check(claim, "equal", difference, holds=difference <= largest)
 
