@@ -153,7 +153,9 @@ def explain_trained(page: Page, trained: Trained) -> None:
         columns=["counts", *["both, mixed"] * (mixture is not None), "network"],
     )
     page.paragraph(
-        "The network also uses contexts that it never saw in the same words."
+        "The network alone is better than counts alone: it also uses contexts that it never saw in "
+        "the same words."
         if network < counts
-        else "Counts win here: the network was trained too briefly, or the text repeats itself."
+        else "Counts alone are better than the network alone: it is small or was "
+        "trained briefly, or the text repeats itself."
     )
