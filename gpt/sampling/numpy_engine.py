@@ -125,7 +125,8 @@ class NumpyEngine:
         future = None
         if t > 1 or not even:
             future = np.arange(end) > positions[:, None, :, None]  # (n, 1, t, end)
-        chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
+        consecutive = slice(rows[0], rows[0] + n)  # indexing by a slice does not copy
+        chosen = consecutive if rows.tolist() == list(range(rows[0], rows[0] + n)) else rows
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
             """Write `new` (members, n, t, H, size) into `cache` at `positions` + `later`."""

@@ -111,9 +111,8 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
-    passed = (sums <= uniforms[:, None] * total).sum(-1)
-    last = (sums < total).sum(-1)  # the last possible id, if rounding exceeds it
-    ids: Ints = np.minimum(passed, last)
+    passed = (sums <= uniforms[:, None] * total) & (sums < total)  # even if the product is rounded
+    ids: Ints = passed.sum(-1)
     return ids
 
 
