@@ -28,11 +28,11 @@ from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import NEAREST, index_contexts
 from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
-from gpt.counts.switch import ADVANTAGE, DECAY, Switch
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import CheckpointError, ConfigError, Interrupted
 from gpt.model.ensemble import LanguageModel, make_model
+from gpt.model.windows import ADVANTAGE, DECAY, Switch
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.counted_texts import CountedTexts
 from gpt.text.corpus import load_corpus

@@ -15,7 +15,7 @@ from gpt import api
 from gpt.config.schema import SampleConfig
 from gpt.counts.experts import Experts
 from gpt.counts.mixture import Gate, Mixture
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 from gpt.evaluation.head_analysis import attend_text
 from gpt.evaluation.loss import evaluate
 from gpt.export.html import page_content, worker_source

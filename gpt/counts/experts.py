@@ -15,8 +15,7 @@ from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import LongContexts, index_contexts
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import NgramTree
-from gpt.counts.window import CountsSoFar, numbered_contexts, terms_of
-from gpt.counts.word_and_line import NAMES, Characters
+from gpt.counts.window import NAMES, Characters, CountsSoFar, numbered_contexts, terms_of
 from gpt.text.vocabulary import Ids
 
 MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time

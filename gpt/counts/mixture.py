@@ -22,7 +22,7 @@ from gpt.counts.experts import Experts, long_orders
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.long_contexts import LongContexts
 from gpt.counts.ngram_counts import NgramCounts, longest_context
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 
 HIDDEN = 32  # units of the gate's hidden layer
 MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow

@@ -1,8 +1,8 @@
 """Counts of the train split as a tree, in which contexts are quickly found as ids are appended.
 
-N: number of ids in the longest context, V: number of distinct ids. The formula
-in `KneserNey` defines count, D (the discount of a count), total (the sum of the counts after a
-context) and freed (the sum of their discounts).
+N: number of ids in the longest context, V: number of distinct ids. The formula in `KneserNey`
+defines count, D (the discount of a count), total (the sum of the counts after a context) and freed
+(the sum of their discounts).
 """
 
 from itertools import pairwise
@@ -23,8 +23,8 @@ class NgramTree:
     """A node for each id and each n-gram of 2 to N + 1 ids, with children of one appended id each.
 
     Nodes are numbered from 1 by the length of their n-grams, then in ascending order, so that the
-    node of `id` is 1 + `id`. `children[i]` is the number of the first child of node i, and how many
-    children it has. Nodes of N + 1 ids have none, and are not in `children`.
+    node of `id` is 1 + `id`. `children` has a row for each node: its first child, and the number of
+    its children. Nodes of N + 1 ids have no children and no row.
     """
 
     def __init__(self, counts: NgramCounts) -> None:

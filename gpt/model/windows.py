@@ -1,6 +1,6 @@
 """Predict windows longer than the network's context; mix in the predictions of n-gram counts.
 
-B: windows, T: ids of a window, V: number of distinct ids.
+B: windows, K: predictors, M: positions, T: ids of a window, V: number of distinct ids.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import Mixture
-from gpt.counts.switch import Switch
 from gpt.model.ensemble import LanguageModel
+
+DECAY = 0.95  # factor on past losses for each further id; about the last 20 ids matter
+ADVANTAGE = 4.0  # nats by which the first predictor is preferred to each other one
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
@@ -50,6 +52,38 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
         blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
         done = rows.stop
     return np.concatenate(blocks)
+
+
+class Switch:
+    """Weights of K predictors that depend on their losses on the last ids of a window.
+
+    The weights of experts and network in a mixture are fitted on text like the train split. They
+    can be far off on text of another kind, such as tables after prose or a new script. This average
+    is then soon about as good as the best predictor. The weights are those of a Bayesian average in
+    which older losses count less; compare Herbster and Warmuth 1998, "Tracking the best expert".
+    """
+
+    def __init__(self) -> None:
+        self.losses: float | NDArray[np.float64] = 0.0  # (K,) decayed sums, in nats
+
+    def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
+        """Return the log of the average of K distributions at the next M positions, (M, V).
+
+        `log_p` (M, K, V) has the preferred predictor first. `following` (M,) are the ids after each
+        position; only averages at later positions use them.
+        """
+        M, K, _ = log_p.shape
+        nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)
+        losses = np.empty((M, K))
+        for i in range(M):
+            losses[i] = self.losses
+            self.losses = DECAY * self.losses + nats[i]
+        losses[:, 0] -= ADVANTAGE
+        weights = np.exp(losses.min(1, keepdims=True) - losses)
+        weights /= weights.sum(1, keepdims=True)
+        p = np.matmul(weights[:, None].astype(np.float32), np.exp(log_p))[:, 0]
+        logs: Floats = np.log(np.maximum(p, np.finfo(np.float32).tiny))
+        return logs
 
 
 def segmented(model: LanguageModel, ids: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.counts.long_contexts import INDEXED_IDS
 from gpt.counts.mixture import Mixture, mixture_from
 from gpt.counts.ngram_counts import COUNTED_IDS
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes

@@ -25,7 +25,7 @@ from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import HIDDEN, Gate, Mixture, gate_inputs
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 from gpt.device import computing_with, generator
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
