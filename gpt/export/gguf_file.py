@@ -1,6 +1,6 @@
 """Export a model as a GGUF file, which llama.cpp and programs built on it load.
 
-llama.cpp has an architecture for three kinds of models:
+Three architectures of llama.cpp can compute the same as a model:
 
 architecture   positions   activation
 nemotron       rotary      relu2
@@ -9,8 +9,8 @@ gpt2           learned     gelu
 
 llama.cpp has no tokenizer for characters. This file declares a byte-level BPE whose merges join the
 bytes of each character of the vocabulary, and nothing else. A prompt's characters outside the
-vocabulary are skipped. llama.cpp also needs a token that ends a text, or it would end texts at the
-token 11. It is added as the last id, with a probability of zero.
+vocabulary are skipped. A token that ends a text is added as the last id, with a probability of
+zero: without such a token, llama.cpp would end texts at token 11.
 
 Shapes: C channels, V vocabulary size.
 """
@@ -35,7 +35,7 @@ ARCHITECTURES = {
     ("rotary", "gelu"): "starcoder2",
     ("learned", "gelu"): "gpt2",
 }
-GGUF = {  # names in GGUF by their names in gpt; {i} is the index of the block
+GGUF = {  # names of layers in GGUF, by their names in gpt; {i} is the index of the block
     "position_embedding": "position_embd",
     "attention_norm": "blk.{i}.attn_norm",
     "attention.projection": "blk.{i}.attn_output",
@@ -44,7 +44,7 @@ GGUF = {  # names in GGUF by their names in gpt; {i} is the index of the block
     "mlp.projection": "blk.{i}.ffn_down",
 }
 END = "<|endoftext|>"  # the name by which llama.cpp recognises the token that ends a text
-END_LOGIT = np.float32(-1000)  # the probability is then zero
+END_LOGIT = np.float32(-1000)  # so low that the token has a probability of zero
 NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; no UTF-8 has these two bytes
 
 
@@ -93,7 +93,7 @@ def export_gguf(name: str, checkpoint: CheckpointData, out: Path) -> None:
 
 
 def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    """Raise UsageError, which lists what llama.cpp lacks, unless it can run the model."""
+    """Raise UsageError, which lists the reasons, unless llama.cpp can run the model."""
     obstacles = model.obstacles()
     if vocabulary.unknown:
         obstacles.append(f"{vocabulary.unknown} characters that share one id (expected 0)")
@@ -105,7 +105,7 @@ def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
 
 
 def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
-    """Return the tensors of a GGUF file by name: those of the model, and a row for the end token.
+    """Return the tensors of a GGUF file by name, with a row for the end token.
 
     Args:
         model: a config without `obstacles`.
@@ -127,11 +127,12 @@ def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
 def _output(weights: Tensors) -> Tensors:
     """Return the last LayerNorm and the output layer, with a row for the end token.
 
-    The logit of the end token is END_LOGIT after any text, which needs a bias; llama.cpp's output
-    layer has none. Therefore, the LayerNorm gets weight 1 and bias 1. It maps a normalised vector
-    n, whose numbers have the sum 0, to n + 1. A row r of the output layer then has the logit
-    r @ n + sum(r). For the end token, all numbers of r are END_LOGIT / C. The model's rows are
-    multiplied by the weight of its LayerNorm, and shifted so that sum(r) is what its bias adds.
+    The logit of the end token must be END_LOGIT after any text. This needs a bias, but llama.cpp's
+    output layer has none. Therefore, the LayerNorm gets weight 1 and bias 1. It maps a normalised
+    vector n, whose numbers have the sum 0, to n + 1. A row r of the output layer then has the logit
+    r @ n + sum(r). For the end token, all numbers of r are END_LOGIT / C. Each other row is
+    multiplied by the old weight of the LayerNorm. It is then shifted so that sum(r) is the part of
+    the logit that came from the old bias.
     """
     scaled = weights["head.weight"] * weights["norm.weight"]  # (V, C)
     bias = np.append(weights["head.weight"] @ weights["norm.bias"], END_LOGIT)  # (V + 1,)
@@ -157,7 +158,7 @@ def _add_tokenizer(writer: Any, vocabulary: Vocabulary) -> None:
     tokens = [*map(_symbols, pieces), END]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")  # one that does not remove spaces before punctuation
+    writer.add_tokenizer_pre("smollm")  # keeps spaces before punctuation
     writer.add_token_list(tokens)
     writer.add_token_types([1] * len(pieces) + [3])  # normal, control
     writer.add_token_merges([*dict.fromkeys(merges)] or [NEVER_MERGED])

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, NDArray[Any]]
 
 ALIGNMENT = 4  # bytes to which each array is padded
-# each of these is joined to one script, in this order
+# the files of each script, in the order in which they are joined
 PAGE_FILES = (
     "vocabulary.js",
     "client.js",
@@ -113,7 +113,7 @@ def page_content(
         },
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids
-            "unknown": vocabulary.unknown,  # characters that share the last id; 0: there is none
+            "unknown": vocabulary.unknown,  # characters that share the last id, or 0
             "bytes": vocabulary.is_bytes,  # ids are the 256 bytes of UTF-8
             "size": len(vocabulary),
         },
@@ -137,16 +137,12 @@ def page_content(
 
 
 def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
-    """Return what a page needs to mix predictions by counts with those of the network.
-
-    Returns:
-        `header.counts`, and its arrays by name: those of the gate, and of `_text_or_counts`.
-    """
+    """Return `header.counts`, and the arrays of the gate and the n-gram counts, by name."""
     sampling = mixture.for_sampling()
     arrays = asdict(sampling.gate) | _text_or_counts(mixture.experts)
     values = {
-        "T": sampling.T,  # ids of a window, beyond which nothing is counted
-        "N": sampling.experts.counts.order,  # ids of the longest context of n-grams
+        "T": sampling.T,  # ids of a window; n-grams outside it are not counted
+        "N": sampling.experts.counts.order,  # length of the longest context, in ids
         "orders": sampling.experts.orders,
         "names": sampling.experts.names,
         "arrays": _entries(arrays),
@@ -155,11 +151,11 @@ def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
 
 
 def _text_or_counts(experts: Experts) -> Arrays:
-    """Return the arrays that the n-gram counts of `experts` can be restored from, by name.
+    """Return arrays, by name, from which the page restores the n-gram counts of `experts`.
 
-    This is `text`, the train split, if the checkpoint has all of it: the ids take a twentieth of
-    the space of the counts, and the page counts again. Otherwise, these are the levels of the tree
-    of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
+    If the checkpoint has the whole train split, the only array is its ids, `text`. They take a
+    twentieth of the space of the counts, and the page counts them again. Otherwise, the arrays are
+    the levels of the tree of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
     """
     counts = experts.counts
     if experts.long_contexts is not None:

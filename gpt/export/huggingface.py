@@ -4,8 +4,8 @@
     tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
     generation_config.json                the settings of `gpt sample`
     modeling_gpt.py                       the code, if transformers has no class for the model
-    README.md  gpt_config.yaml            the model card; the settings of the training, in which
-                                          texts and runs have no folder
+    README.md  gpt_config.yaml            the model card; the settings of the training, with names
+                                          of texts and runs instead of paths
 
 Exporting needs neither transformers nor torch.
 """
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
     """Write a network as a folder for transformers.
 
-    N-gram counts are left out, with a notice. Files in `out` are replaced if they have the name of
-    a new file. If a file cannot be written, `out` does not change.
+    N-gram counts are left out, with a notice. Other files in `out` are kept. If a file cannot be
+    written, `out` does not change.
 
     Args:
         run: the folder of the run.
@@ -74,7 +74,7 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
 def _write(out: Path, contents: dict[str, bytes]) -> None:
     """Write files, `contents` by name, to a temporary folder, then move them to the folder `out`.
 
-    An interrupted export leaves nothing under the name `out`.
+    If an export to a new folder is interrupted, `out` does not exist.
     """
     place = out if out.is_dir() else out.parent
     place.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
         complete.mkdir()
         for name, content in contents.items():
             write_synced(complete / name, [content])
-        if place == out:  # it may have other files, such as those of git
+        if place == out:  # keep its other files, such as those of git
             for name in contents:
                 (complete / name).replace(out / name)
         else:
@@ -157,11 +157,11 @@ def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config:
 
 
 def _recorded_network_loss(run: Path, step: int) -> float | None:
-    """Return the val loss without n-gram counts after a step; None if it was not measured."""
+    """Return the val loss of the network alone at `step`; None if it was not measured."""
     loss = None
     with suppress(OSError), (run / "metrics.jsonl").open("rb") as file:
         for line in file:
-            # a damaged line, or one without an evaluation
+            # skip damaged lines, and lines without an evaluation
             with suppress(ValueError, KeyError, TypeError):
                 record = json.loads(line)
                 if record["step"] == step:

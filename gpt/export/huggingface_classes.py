@@ -1,11 +1,11 @@
 """Classes of transformers that compute the same function as a model.
 
 class                   positions   queries and keys
-GPT2LMHeadModel         learned     as they are
+GPT2LMHeadModel         learned     not normalised
 PersimmonForCausalLM    rotary      normalised
-Jais2ForCausalLM        rotary      as they are
+Jais2ForCausalLM        rotary      not normalised
 
-Each other model is exported with its own class: huggingface_files/modeling_gpt.py.
+All other models are exported with the class in huggingface_files/modeling_gpt.py.
 
 Shapes: C channels, H heads, hs head_size, V vocabulary size.
 """
@@ -83,7 +83,7 @@ def converted(checkpoint: CheckpointData) -> Converted:
 
 def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
     made = {
-        # its layers of class Conv1D store the transpose of a matrix
+        # the Conv1D layers of GPT-2 store transposed matrices
         name: weight.T if ".c_" in name else weight
         for name, weight in renamed(weights, GPT2).items()
     }

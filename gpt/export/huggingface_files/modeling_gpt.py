@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-ABSENT = -1  # id of padding, and of what precedes a text; its embedding is zero
+ABSENT = -1  # id of padding, and of positions before a text; its embedding is zero
 
 
 class CharacterGPTConfig(PretrainedConfig):
@@ -43,7 +43,7 @@ class CharacterGPTConfig(PretrainedConfig):
     attention_scale: float = 1.0
     key_offset: bool = False  # take half of a key's channels from the previous key
     qkv_bias: bool = False
-    ngram: int = 1  # sum the embeddings of so many ids, each from its own table
+    ngram: int = 1  # number of ids whose embeddings are summed, each from its own table
     activation: str = "relu2"  # or "gelu"
 
 
@@ -162,14 +162,14 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: (B, t), the new ids.
             attention_mask: (B, t or more): 0 for padding, 1 for ids.
-            past_key_values: cache of the ids before; the new ids are appended.
+            past_key_values: cache of the earlier ids; the new ids are appended.
             labels: (B, t), for a loss: equal to `input_ids`, or -100 where there is no loss.
             use_cache: whether to return a cache if none is given.
             logits_to_keep: number of last ids after which to predict; 0 = all.
             kwargs: other arguments of transformers, which are ignored.
 
         Returns:
-            Logits (B, t, V), or of an ensemble log-probabilities; the loss and the cache.
+            The logits (B, t, V), which are log-probabilities for an ensemble; loss and cache.
         """
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
@@ -200,8 +200,8 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> dict[str, Any]:
         """Select the ids to append, and drop the oldest ids of texts longer than the context.
 
-        As in `gpt sample`, a text that becomes longer than the context keeps its last half of a
-        context, and grows again. `input_ids` are those of the whole texts, (B, n).
+        As in `gpt sample`, a text that becomes longer than the context of T ids is cut to its last
+        T / 2 ids, and grows again. `input_ids` (B, n) contains the whole texts.
         """
         T, n = self.config.max_position_embeddings, input_ids.shape[1]
         half = max(T // 2, 1)
