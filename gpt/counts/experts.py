@@ -107,9 +107,22 @@ class Experts:
         log_p, features = zip(*self.blocks(ids), strict=True)
         return np.concatenate(log_p), np.concatenate(features)
 
-    def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
-        """Yield what `of_window` returns, a few prefixes at a time, from index `start` on."""
-        N, V, W = self.counts.order, self.counts.V, len(ids)
+    @property
+    def block_size(self) -> int:
+        """Number of prefixes that `blocks` predicts after at once."""
+        return max(1, BLOCK_NUMBERS // (self.size * self.counts.V))
+
+    def blocks(
+        self, ids: NDArray[np.int64], start: int = 0, every: int = 1
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """Yield what `of_window` returns, `block_size` prefixes at a time.
+
+        Args:
+            ids: the W ids of a window.
+            start: the index of the first prefix.
+            every: yield one in `every` blocks, and skip the others.
+        """
+        N, W = self.counts.order, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])
         contexts = np.zeros((W, 0), np.int64)
         if N:
@@ -117,9 +130,8 @@ class Experts:
         by_ids = [CountsSoFar(each, ids) for each in numbered_contexts(ids, self.window_orders)]
         keys = self.characters.keys(ids) if self.other_contexts else ()
         others = [CountsSoFar(np.unique(each, return_inverse=True)[1], ids) for each in keys]
-        size = max(1, BLOCK_NUMBERS // (self.size * V))
-        for first in range(start, W, size):
-            rows = slice(first, min(first + size, W))
+        for first in range(start, W, every * self.block_size):
+            rows = slice(first, min(first + self.block_size, W))
             by_order, totals = self.kneser_ney.predict(contexts[rows])
             chosen = [by_order[n] for n in self.orders]
             all_totals: list[NDArray[np.number]] = [totals]

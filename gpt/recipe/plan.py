@@ -1,8 +1,9 @@
 """Plan a run: find the config with the lowest predicted val loss on a text in a given time."""
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpt.config.load import load_config
@@ -13,8 +14,15 @@ from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest_run
+from gpt.recipe.counts_alone import counts_loss
 from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, Difficulty, measure_difficulty, pilot_config
-from gpt.recipe.law import is_extrapolated, uncertainty, why_unknown
+from gpt.recipe.law import (
+    is_extrapolated,
+    mixed_loss,
+    mixed_uncertainty,
+    uncertainty,
+    why_unknown,
+)
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
 from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members
@@ -30,6 +38,7 @@ LONGEST_GUESS = 10**11  # largest first guess of a run's characters; batches gro
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large vocabularies
+COUNTS_FRACTION = 0.05  # largest fraction of the remaining time to count n-grams
 LARGE_TEXT = 4_000_000  # ids of the train split from which a text is large
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
 FREE_FRACTION = 0.02  # fraction of the time that is kept free
@@ -45,8 +54,10 @@ class Plan:
     """
 
     config: Config  # with `train.max_steps` if unexpectedly fast training could overfit
-    val_loss: float  # nats per character
-    uncertainty: float  # standard deviation, in nats per character
+    val_loss: float  # nats per character; with counts, if `counts_loss` is known
+    uncertainty: float  # standard deviation of `val_loss`, in nats per character
+    network_loss: float  # val loss of the network alone, in nats per character
+    counts_loss: float  # val loss by counts alone, in nats per character; infinite if not known
     extrapolated: bool  # whether the run is unlike those that the law was fitted on
     unknown: str | None  # why the val loss cannot be predicted: ignore `val_loss`; or None
     parameters: int
@@ -82,10 +93,13 @@ class Plan:
         )
         if self.unknown:
             return [*lines, f"no prediction: {self.unknown}"]
-        without = " without counts" if model.counts else ""
-        other = ", extrapolated from runs of other sizes" if self.extrapolated else ""
         loss = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
-        return [*lines, f"predicted val loss{without}: {loss}{other}"]
+        other = ", extrapolated from runs of other sizes" if self.extrapolated else ""
+        parts = ""
+        if math.isfinite(self.counts_loss):
+            parts = f" ({self.network_loss:.2f} without counts, {self.counts_loss:.2f} by counts)"
+        without = " without counts" if model.counts and not parts else ""
+        return [*lines, f"predicted val loss{without}: {loss}{parts}{other}"]
 
 
 def plan(
@@ -142,7 +156,7 @@ def plan(
     val_characters = chooser.val_characters(val_fraction)
     val = corpus.last(val_characters)  # whose loss is predicted
     if difficulty is None:
-        difficulty = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
+        difficulty = _measure_text(chooser, usual, val, pilot_pace, remaining_s(), check_stop)
     first = FIRST_MEASURED[speed.launches_kernels]
     while True:
         with phase("choosing the model and its settings"):
@@ -163,10 +177,14 @@ def plan(
     unknown = why_unknown(run.choice, difficulty, corpus.vocabulary.unit)
     if config.model.ngram == 1:
         unknown = "the formula was fitted to models with n-gram embeddings"
+    by_counts = difficulty.counts_loss
+    deviation = uncertainty(run.val_loss, run.choice, difficulty)
     return Plan(
         config=config,
-        val_loss=ids_per_character * run.val_loss,
-        uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, difficulty),
+        val_loss=ids_per_character * mixed_loss(run.val_loss, by_counts),
+        uncertainty=ids_per_character * mixed_uncertainty(run.val_loss, deviation, by_counts),
+        network_loss=ids_per_character * run.val_loss,
+        counts_loss=ids_per_character * by_counts,
         extrapolated=is_extrapolated(run.val_loss, run.choice, difficulty),
         unknown=unknown,
         parameters=parameter_count(config.model, difficulty.V),
@@ -193,8 +211,23 @@ def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
 
 
 def _measure_text(
-    chooser: Chooser, val: Ids, pace: Pace, remaining_s: float, check_stop: Callable[[], None]
+    chooser: Chooser,
+    usual: Config,
+    val: Ids,
+    pace: Pace,
+    remaining_s: float,
+    check_stop: Callable[[], None],
 ) -> Difficulty:
+    """Return the results of the pilot, and of counts with the settings of `usual`.
+
+    Args:
+        chooser: has the text.
+        usual: a config for the text.
+        val: the ids of the val split to predict.
+        pace: the speed of the pilot.
+        remaining_s: the time of the run, in seconds, of which this takes a small part.
+        check_stop: called before each step of the pilot.
+    """
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s
@@ -202,7 +235,7 @@ def _measure_text(
     fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION
     affordable = (fraction * remaining_s - evaluation_s) / pace.train_s
     with phase("training a small test model, to see how hard the text is to predict"):
-        return measure_difficulty(
+        text = measure_difficulty(
             corpus,
             chooser.T,
             chooser.base,
@@ -212,3 +245,8 @@ def _measure_text(
             repeats=repeats,
             affordable=affordable,
         )
+    if not chooser.has_counts:
+        return text
+    with phase("counting n-grams, to see how well counts alone predict the text"):
+        by_counts = counts_loss(corpus, val, usual, COUNTS_FRACTION * remaining_s)
+    return replace(text, counts_loss=by_counts)
