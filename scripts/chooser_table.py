@@ -7,22 +7,19 @@ Nothing is trained. The paces of the machines are formulas, and pilots that were
 scripts/law describe the texts: how hard they are to predict.
 """
 
-import json
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
+from law.runs import PILOTS, difficulty_of, read_records
 
 from gpt.config.schema import Config
-from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.speed import Pace, Speed, operations_per_character
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 
 MINUTES = 5
-PILOTS = Path(__file__).parent / "law" / "pilots.jsonl"
 
 
 @dataclass(frozen=True)
@@ -87,10 +84,10 @@ TEXTS = (
 
 def planned(machine: Machine, text: Text) -> Plan:
     """Return the plan for `text` on `machine`."""
-    lines = map(json.loads, PILOTS.read_text("utf-8").splitlines())
-    pilot = next(line for line in lines if (line["text"], line["minutes"]) == (text.pilot, 2.0))
+    pilots = read_records(PILOTS)
+    pilot = next(each for each in pilots if (each["text"], each["minutes"]) == (text.pilot, 2.0))
     train = int(0.9 * text.characters)
-    difficulty = Difficulty(**{field.name: pilot[field.name] for field in fields(Difficulty)})
+    difficulty = difficulty_of(pilot)
     val = text.characters - train
     corpus = Corpus(
         name=text.name,

@@ -2,8 +2,8 @@
 
 law.py predicts the val loss of a run with counts from this loss and that of the network alone.
 
-n: ids of the sample, E: experts (predictors by n-gram counts), F: features of the counts, V: number
-of distinct ids.
+n: ids of a sample, E: experts (predictors by n-gram counts), F: inputs of the gate, which weights
+the experts, V: number of distinct ids.
 """
 
 import numpy as np
@@ -24,10 +24,10 @@ from gpt.training.gate_fit import BATCH, fit_gate
 
 SAMPLED_IDS = 14_000  # largest number of val ids to predict
 MIN_SAMPLED_FRACTION = 1 / 8  # smallest fraction of the ids of a window to predict
-MAX_NUMBERS = 2**24  # log-probabilities that are kept in memory: bounds the time, too
-GATE_STEPS = 50  # steps to fit the gate
+MAX_NUMBERS = 2**24  # largest number of log-probabilities of a sample: bounds the time
+GATE_STEPS, SEED = 50, 0  # steps to fit the gate, and its seed
 COUNTED_IDS_PER_S = 2_000_000  # approximate speed of counting
-MIN_COUNTED_IDS = 1_000_000  # train split that is counted in any case
+MIN_COUNTED_IDS = 1_000_000  # number of ids of the train split that are counted in any case
 COUNTED_POWER = 0.03  # the loss is in proportion to this power of 1 / (number of counted ids)
 
 
@@ -35,7 +35,8 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
     """Return the approximate val loss of n-gram counts alone, in nats per id.
 
     The counts predict a sample of `val`. A gate that weights the counts is fitted to one half of
-    the sample and scored on the other, both ways. It is not kept: a run fits its gate without val.
+    the sample and scored on the other, both ways. This gate is not kept: a run fits its gate
+    without val, and no setting depends on this loss.
 
     Args:
         corpus: the text.
@@ -48,39 +49,45 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
     characters = Characters.of(corpus.vocabulary.names)
     counted = corpus.train[-max(MIN_COUNTED_IDS, int(COUNTED_IDS_PER_S * seconds)) :]
     experts = Experts.of(counted, V, model.counts, model.window_counts, characters)
-    n = min(SAMPLED_IDS, MAX_NUMBERS // (experts.size * V))
-    batches = scored_windows(val, model.T, round(n / MIN_SAMPLED_FRACTION))
-    windows = [window for x, y in batches for window in zip(x, y, strict=True)]  # (T,) each
-    every = -(-sum(len(y) for _, y in windows) // n)
-    parts = [part for _, y in windows for part in y.split(experts.block_size)[::every]]
-
-    def predict(window: tuple[Tensor, Tensor]) -> list[tuple[Floats, Floats]]:
-        return [*experts.blocks(window[0].numpy(), every=every)]
-
     with computing_with(config.threads):
-        predicted = [*map_windows(predict, iter(windows), torch.device("cpu"))]
-        log_p = np.concatenate([each for blocks in predicted for each, _ in blocks])
-        features = np.concatenate([each for blocks in predicted for _, each in blocks])
-        targets = torch.cat(parts)
-        halves = [np.arange(i, len(targets), 2) for i in range(2)]
-        pairs = iter([(halves[0], halves[1]), (halves[1], halves[0])])
+        predictions, inputs, targets = _sample(experts, val, model.T)
 
-        def score(pair: tuple[Ids, Ids]) -> float:
-            fitted, scored = pair
-            return _score(log_p, features, targets, fitted, scored)
+        def score(half: int) -> float:
+            """Fit a gate to every second id, and return the sum of the losses of the others."""
+            fitted, scored = slice(half, None, 2), slice(1 - half, None, 2)
+            epochs = -(-GATE_STEPS // -(-len(targets[fitted]) // BATCH))
+            gate = fit_gate(predictions[fitted], inputs[fitted], targets[fitted], SEED, epochs)
+            log_p = predictions[scored].numpy()
+            mixed = weighted(gate.weights(inputs[scored]), log_p[:, :-1], log_p[:, -1])
+            return -float(mixed[np.arange(len(mixed)), targets[scored].numpy()].sum())
 
-        total = sum(map_windows(score, pairs, torch.device("cpu")))
+        total = sum(map_windows(score, iter((0, 1)), torch.device("cpu")))
     loss = (total + unknown_cost(targets, corpus.vocabulary)) / len(targets)
     return float(loss * (len(counted) / len(corpus.train)) ** COUNTED_POWER)
 
 
-def _score(log_p: Floats, features: Floats, targets: Tensor, fitted: Ids, scored: Ids) -> float:
-    """Fit a gate on the rows `fitted` of (n, E, V), (n, F) and (n,); sum the losses of `scored`."""
-    V = log_p.shape[-1]
-    network = np.full((len(log_p), V), -np.log(V), np.float32)  # one that knows nothing
-    inputs = gate_inputs(log_p, features, network)
-    all_predictions = torch.from_numpy(np.concatenate([log_p, network[:, None]], 1)[fitted])
-    epochs = -(-GATE_STEPS // -(-len(fitted) // BATCH))
-    gate = fit_gate(all_predictions, inputs[fitted], targets[fitted], 0, epochs)
-    mixed = weighted(gate.weights(inputs[scored]), log_p[scored], network[scored])
-    return -float(mixed[np.arange(len(scored)), targets[scored].numpy()].sum())
+def _sample(experts: Experts, ids: Ids, T: int) -> tuple[Tensor, Floats, Tensor]:
+    """Predict a sample of `ids`: evenly spread blocks in windows of `T` ids.
+
+    Returns:
+        Log-probabilities (n, E + 1, V) of `experts` and of a network that knows nothing, the inputs
+        of the gate (n, F), and the ids that were to be predicted (n,).
+    """
+    V = experts.counts.V
+    n = max(2, min(SAMPLED_IDS, MAX_NUMBERS // (experts.size * V)))
+    fraction = min(1.0, max(MIN_SAMPLED_FRACTION, experts.block_size / T))  # at least one block
+    batches = scored_windows(ids, T, round(n / fraction))
+    windows = [window for x, y in batches for window in zip(x, y, strict=True)]  # (T,) each
+    every = -(-sum(len(y) for _, y in windows) // n)
+
+    def predict(window: tuple[Tensor, Tensor]) -> list[tuple[Floats, Floats]]:
+        return [*experts.blocks(window[0].numpy(), every=every)]
+
+    predicted = map_windows(predict, iter(windows), torch.device("cpu"))
+    log_p, features = zip(*(block for blocks in predicted for block in blocks), strict=True)
+    by_experts = np.concatenate(log_p)
+    network = np.full((len(by_experts), V), -np.log(V), np.float32)
+    inputs = gate_inputs(by_experts, np.concatenate(features), network)
+    predictions = np.concatenate([by_experts, network[:, None]], 1)
+    targets = [part for _, y in windows for part in y.split(experts.block_size)[::every]]
+    return torch.from_numpy(predictions), inputs, torch.cat(targets)

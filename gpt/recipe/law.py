@@ -69,7 +69,7 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
-MIXING = 0.17  # nats per id; the mixture's loss is lower by MIXING log 2 than two equal losses
+MIXING = 0.15  # nats per id; the mixture's loss is lower by MIXING log 2 than two equal losses
 USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: `pilot_gain`, `pilot_gap` on prose
 MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
@@ -99,7 +99,9 @@ UNCERTAINTY = 0.03  # standard deviation of the residuals as a fraction of the l
 OUTSIDE_UNCERTAINTY = 0.5  # relative increase for each factor e outside of the fit
 MIN_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
 SHORT_PILOT_POWER = 0.25  # a pilot four times shorter makes the uncertainty 1.4 times larger
-MIXED_UNCERTAINTY = 0.03  # standard deviation of `mixed_loss` as a fraction, if `loss` is known
+MIXED_UNCERTAINTY = (
+    0.05  # standard deviation of `mixed_loss` on texts not in its fit, as a fraction
+)
 COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt to copy
 
 

@@ -19,7 +19,7 @@ from gpt.device import computing_with, generator, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.recipe.difficulty import measure_difficulty
+from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.text.batches import scored_windows
@@ -29,6 +29,7 @@ from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
 PILOTS = Path(__file__).with_name("pilots.jsonl")
+MIXTURES = Path(__file__).with_name("mixtures.jsonl")
 PILOTED_MINUTES = (0.5, 2.0)  # values of --minutes whose pilots are trained
 EVALUATIONS = 4
 EVAL_CHARACTERS = 250_000  # characters of val that are scored, evenly spread; most texts have fewer
@@ -96,6 +97,11 @@ def read_records(file: Path = RUNS) -> list[Record]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def difficulty_of(pilot: Record) -> Difficulty:
+    """Return the difficulty of a text by a pilot in pilots.jsonl."""
+    return Difficulty(**{key: pilot[key] for key in pilot if key not in ("text", "minutes")})
 
 
 def collect(folder: Path, jobs: int) -> None:
