@@ -14,7 +14,7 @@ from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import gate_inputs, weighted
-from gpt.counts.word_and_line import Characters
+from gpt.counts.window import Characters
 from gpt.device import computing_with
 from gpt.evaluation.loss import map_windows, unknown_cost
 from gpt.text.batches import scored_windows
