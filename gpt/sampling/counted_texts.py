@@ -26,7 +26,7 @@ class CountedTexts:
         self.mixture = mixture.for_sampling()
         experts = self.mixture.experts
         self.tree, N = experts.tree, experts.counts.order
-        # (E, N + 2) whether each expert uses the ids that followed the last 0 to N + 1 ids
+        # (E, N + 2) whether each expert uses contexts of 0 to N + 1 ids
         self.uses = np.arange(N + 2) <= np.array(experts.orders)[:, None]
         self.lengths = np.zeros(0, np.int64)
         self._set_nodes(np.zeros((0, N + 1), np.int64))
@@ -37,6 +37,7 @@ class CountedTexts:
         lengths, nodes, N = self.lengths, self._nodes, self.tree.N
         added = np.array([len(prompt) for prompt in prompts], np.int64)
         self._set_nodes(np.full((len(prompts), N + 1), NONE))
+        # pad prompts of fewer than N ids, and discard the nodes of contexts with padding afterwards
         last = [([0] * N + prompt)[len(prompt) :] for prompt in prompts]
         for ids in zip(*last, strict=True):
             self.append(np.array(ids))
@@ -57,9 +58,9 @@ class CountedTexts:
 
         They equal the last rows of `Experts.of_window` for each text of at most T ids.
         """
-        # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, where term_0 has the
-        # probabilities of single ids. P_n is therefore the sum over k = 0 to n of
-        # term_k * share_{k+1} * ... * share_n.
+        # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
+        # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the
+        # sum of term_k * share_{k+1} * ... * share_n over k = 0 to n.
         terms = self.tree.probabilities.take(self._children)  # (B, N + 1, V)
         shares = self.tree.shares.take(self._nodes)[:, None]  # (B, 1, N + 1); the last is 1
         factors = np.where(self.uses[:, 1:], shares, 1)[..., ::-1]
@@ -89,12 +90,17 @@ class CountedTexts:
         # the nodes of the last 0 to N ids with each id appended; `NONE` if they do not occur
         self._children = np.full((B, columns, V), NONE, np.int32)
         self._children[:, 0] = 1 + np.arange(V)
-        self._cells = np.arange(0, B * columns * V, V).reshape(B, columns)  # of the first id
-        self._next_cells = self._cells.ravel() + V  # of the first id after each of `nodes`
+        # indices in the flattened `_children` of the first id after the last 0 to N ids, and after
+        # each of `nodes`
+        self._cells = np.arange(0, B * columns * V, V).reshape(B, columns)
+        self._next_cells = self._cells.ravel() + V
         self._find_children()
 
     def _find_children(self) -> None:
-        """Update `_children` after the last 1 to N ids."""
+        """Update `_children` after the last 1 to N ids.
+
+        First compute the nodes of all children, then their indices in the flattened `_children`.
+        """
         first, sizes = self.tree.children.take(self._nodes.ravel(), 0).T
         found = (first + sizes - sizes.cumsum()).repeat(sizes)
         found += np.arange(len(found))
