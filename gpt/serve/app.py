@@ -108,6 +108,6 @@ async def _refused(request: Request, error: Exception) -> Response:
         where = f"{request.method} {request.url.path:.100}"
         error = Refusal(error.status_code, f"{where}: {error.detail}", headers=error.headers)
     if isinstance(error, ClientDisconnect):
-        error = Refusal(499, "the client disconnected")  # nobody reads it
+        error = Refusal(499, "the client disconnected")  # nobody reads this answer
     refusal = refusal_of(error)
     return JSONResponse(refusal.content, refusal.status_code, refusal.headers)

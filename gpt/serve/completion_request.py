@@ -51,7 +51,7 @@ class CompletionRequest(BaseModel):
     n: int = Field(1, ge=1)
     stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
     stream: bool = False
-    stream_options: dict[str, bool] = {}  # of which `include_usage` has an effect
+    stream_options: dict[str, bool] = {}  # only `include_usage` has an effect
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored

@@ -1,4 +1,4 @@
-"""Answer completion requests: `Batch` generates the ids of their texts, which become JSON here."""
+"""Answer completion requests: convert the ids that `Batch` generates to JSON."""
 
 import asyncio
 import json
@@ -21,16 +21,16 @@ from gpt.serve.served_run import ServedModel
 
 @dataclass(eq=False)
 class CompletionChoice:
-    """One choice of a response: tokens in, JSON out, until a stop string or a number of tokens."""
+    """Converts the tokens of one choice to JSON, until a stop string or the last token."""
 
     detokenizer: Detokenizer
     buffer: StopBuffer  # its `length` is the number of generated tokens after which the text ends
     has_logprobs: bool  # whether the JSON lists tokens
-    text: str = ""  # the characters that can be sent, and were not yet
-    sent: int = 0  # characters that were sent
-    decoded: int = 0  # characters until now, with those that may belong to a stop string
-    generated: int = 0  # tokens until now, with those of a stop string
-    # the tokens that were not sent, each after the index of its character
+    text: str = ""  # characters to send next
+    sent: int = 0  # number of characters sent
+    decoded: int = 0  # number of characters so far, with those that may belong to a stop string
+    generated: int = 0  # number of tokens so far, with those of a stop string
+    # tokens to send, each as (index of its character, token)
     tokens: deque[tuple[int, Token]] = field(default_factory=deque)
     finish_reason: str | None = None  # `stop` or `length` at the end of the choice
 
@@ -59,7 +59,8 @@ class CompletionChoice:
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
-            is_complete = not self.detokenizer.waiting  # else a byte of the next character
+            # while bytes wait, the token belongs to the next character
+            is_complete = not self.detokenizer.waiting
             self.tokens.append((self.decoded - is_complete, token))
         return characters
 
@@ -93,7 +94,7 @@ class CompletionChoice:
 
 
 class Completion:
-    """A request that is being answered. It must be closed, which frees its places in the batch.
+    """A request that is being answered. Call `close` at the end to free its places in the batch.
 
     Args:
         request: the request.
@@ -121,7 +122,7 @@ class Completion:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
         self.prompt_tokens = sum(map(len, self.prompts))
-        request.prompt.clear()  # it can take megabytes until the request has its turn
+        request.prompt.clear()  # it can have megabytes, and the request may have to wait
         if not request.echo:
             self.prompts = [ids[-model.context :] for ids in self.prompts]
         self.choices = [
@@ -144,7 +145,7 @@ class Completion:
         batch.reserve(count)
 
     def close(self) -> None:
-        """Cancel what is not yet generated, and free the places of the request."""
+        """Stop generating, and free the places of the request in the batch."""
         for task in self._tasks:
             task.count = 0
         self.batch.release(len(self.choices))
@@ -227,7 +228,7 @@ class Completion:
             await asyncio.to_thread(choice.echo, prompt)
 
     def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> None:
-        """Submit a task for each text, to append as many ids as `counts` says."""
+        """Submit a task for each text, to append the number of ids that `counts` gives for it."""
         self._tasks = [
             TextTask(self.model, text, count, self.request.logprobs, self._changed)
             for text, count in zip(texts, counts, strict=True)

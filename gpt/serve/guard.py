@@ -51,7 +51,7 @@ class Guard:
                 403, f"Host {host:.100}: expected localhost or 127.0.0.1; use the printed address"
             )
         if origin is not None and origin.partition("://")[2] != host:
-            raise Refusal(403, f"Origin {origin:.100}: expected no page but that of this server")
+            raise Refusal(403, f"Origin {origin:.100}: expected a page of {host:.100}")
         if self.token is not None and not self._has_token(headers.get("authorization", "")):
             raise Refusal(
                 401,

@@ -20,7 +20,7 @@ from gpt.serve.refusal import Refusal
 from gpt.text.normalizer import normalized
 
 MAX_TEXTS = 32  # texts that are generated at once; others wait
-MAX_MARKS = 100  # combining characters in a row; the time to normalise them grows with the square
+MAX_MARKS = 100  # combining characters in a row; normalising n of them takes time of order n^2
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class ServedModel:
         engine.select([0])
         # an engine has at least one text: the first requests replace this one
         placeholder = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
-        # only the thread of the batch uses it
+        # only the thread of the batch uses the generator
         self.generator = Generator(engine, [placeholder], self.vocabulary.unknown_id)
-        # the number of last ids of a prompt that have an effect
+        # number of ids at the end of a prompt that affect the generated text
         self.context = max(checkpoint.config.model.T, PENALTY_CHARACTERS)
 
     def encode(self, prompt: str | list[int]) -> list[int]:
@@ -65,7 +65,7 @@ class ServedModel:
 
 
 def _most_marks(text: str) -> int:
-    """Return the length of the longest row of combining characters."""
+    """Return the largest number of combining characters in a row."""
     rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
     return max((len([*row]) for is_combining, row in rows if is_combining), default=0)
 

@@ -19,8 +19,8 @@ from gpt.serve.refusal import Refusal
 from gpt.serve.served_run import ServedRun
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
-MAX_CONNECTIONS = 512  # clients that are connected at once; requests of others are refused
-HEAD_TIMEOUT_S = 10  # seconds from connecting, or from a response, to the end of a request's head
+MAX_CONNECTIONS = 512  # clients that are connected at once; requests of further ones are refused
+HEAD_TIMEOUT_S = 10  # seconds from connecting, or from the last response, to the end of a head
 STALL_S = 60  # seconds after which a client that reads nothing is dropped
 BUSY = JSONResponse(
     Refusal(429, "the server has too many connections; try again later").content,
@@ -55,7 +55,7 @@ class _Connection(H11Protocol):
         self._watcher.cancel()
 
     def _watch(self, before: float) -> None:
-        """Drop the client if it has read none of the `before` bytes that it had to read."""
+        """Drop the client if it still has `before` unread bytes; else check again later."""
         unread = self.transport.get_write_buffer_size()
         if unread >= before:
             self.transport.abort()
@@ -78,7 +78,7 @@ class _Server(uvicorn.Server):
 def serve(
     run: ServedRun, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
 ) -> None:
-    """Serve a run until SIGINT or SIGTERM, whose handler is called at the end.
+    """Serve a run until SIGINT or SIGTERM; then call the handler that the signal had before.
 
     Args:
         run: the run.
