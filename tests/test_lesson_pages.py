@@ -374,8 +374,8 @@ def test_a_check_that_fails_is_shown_as_failed() -> None:
     page.check("one = two", torch.tensor(1.0), torch.tensor(2.0))
     assert not page.holds
     page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
-    assert "one = two (NOT equal: differ by 1)" in render(page, 80)
-    assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
+    assert "✗ one = two (NOT equal: differ by 1)" in render(page, 80)
+    assert "✗ one differs from one (do NOT differ: only by 0)" in render(page, 80)
 
 
 def test_a_check_says_how_close() -> None:
@@ -385,9 +385,9 @@ def test_a_check_says_how_close() -> None:
     page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
     assert page.holds
     assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
-        "x = y (equal within 3e-6)",
-        "x = x (equal)",
-        "x differs from z (differ by 2.2)",
+        "✓ x = y (equal within 3e-6)",
+        "✓ x = x (equal)",
+        "✓ x differs from z (differ by 2.2)",
     ]
 
 

@@ -112,8 +112,8 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""Why are outputs added? Through many random layers activations vanish or
         explode, and gradients with them, depending on the size of the weights. A **residual
         connection** adds each output to the stream instead of replacing it (ResNet,
-        arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps the size
-        of what each layer adds the same. The table shows twelve new layers:""")
+        arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what
+        each layer adds at the same size. The table shows twelve new layers:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     rows = {
@@ -127,10 +127,10 @@ def explain(page: Page, seed: int) -> None:
         {name: [row[i] for i in shown] for name, row in rows.items()},
         columns=[*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
-    page.paragraph("""With plain layers both vanish, and with twice the weights both explode: only
-        weights of the right size keep them. With residual connections alone both grow
-        exponentially, because each layer adds in proportion to its input. With LayerNorm, each
-        layer adds about the same amount.""")
+    page.paragraph("""With plain layers, stream and gradient vanish, and with twice the weights they
+        explode: only weights of the right size keep them. With residual connections alone they
+        grow exponentially, because each layer adds in proportion to its input. With LayerNorm,
+        each layer adds about the same amount.""")
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
         """In `explain` the last call of deep has norm="before". Write

@@ -22,7 +22,7 @@ MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
 def count(text: str, gram: str, longest: bool) -> int:
-    """Count `gram` in `text`: its places, or, if not `longest`, the characters before it."""
+    """Count the places of `gram` in `text`; if not `longest`, the distinct characters before it."""
     starts = [i for i in range(len(text)) if text.startswith(gram, i)]
     if longest:
         return len(starts)
@@ -86,8 +86,8 @@ def explain(page: Page, seed: int) -> None:
         discount D is taken from each count (production estimates D from the counts), and the freed
         probability is given to the prediction of the context that is one character shorter.""")
     page.formula("P_n(c | context)", "(count - D) / total + freed / total * P_n-1(c | shorter)")
-    page.paragraph("""**Kneser-Ney** smoothing (1995) counts in shorter contexts not how often a
-        character occurs but after how many different ones. In a text about San Francisco,
+    page.paragraph("""In shorter contexts, **Kneser-Ney** smoothing (1995) does not count how often
+        a character occurs, but after how many different characters. In a text about San Francisco,
         'Francisco' is frequent, but only after 'San': it should be unlikely anywhere else. Below
         the unigrams all characters are equally likely.""")
     page.source(count, discount, kneser_ney)
@@ -99,10 +99,11 @@ def explain(page: Page, seed: int) -> None:
     )
     ours = torch.tensor(kneser_ney(WORD, "an"))
     after_an = float(ours[characters.index("a")])
+    after_n = 2 * after_an - 0.75  # as after_an = (3 - 1.5) / 4 + 2 / 4 * after_n
     page.paragraph(f"""For example, 'an' was followed four times, three times by 'a' and once by
         'd'. The discounts are 1.5 and 0.5, so 2 / 4 is freed. The shorter context 'n', counted as
-        Kneser and Ney do, gives 'a' {2 * after_an - 0.75:.4f}. So 'a' gets (3 - 1.5) / 4 + 2 / 4 *
-        {2 * after_an - 0.75:.4f} = {after_an:.4f}.""")
+        Kneser and Ney do, gives 'a' {after_n:.4f}. So 'a' gets (3 - 1.5) / 4 + 2 / 4 *
+        {after_n:.4f} = {after_an:.4f}.""")
     sums = torch.tensor([sum(kneser_ney(WORD, context)) for context in contexts])
     page.check("the sum of each row = 1", sums, torch.ones(3))
     page.check("these lines = the production model's counts", ours, production(WORD, "an"))
@@ -138,7 +139,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     """Compare counts of the run's train split with the trained network, on its val split."""
     corpus = trained.corpus
     if corpus is None or len(corpus.val) <= MAX_ORDER:
-        page.paragraph("""The text that this run was trained on is not there to be counted, or its
+        page.paragraph("""Nothing can be counted here: the text of this run cannot be read, or its
             val split is too short.""")
         return
     predicted = corpus.val[:SCORED_IDS]

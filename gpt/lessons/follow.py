@@ -100,7 +100,7 @@ def _explain_head(page: Page, trained: Trained) -> None:
     page.table(
         "keys with the largest weights",
         torch.stack([scores[keys], weights[-1, keys], v[keys].norm(dim=-1)], dim=1),
-        [f"t={t} {symbol(trained.characters[t])}" for t in keys.tolist()],
+        trained.names_of(keys),
         ["score", "weight", "|value|"],
     )
     page.paragraph("""The sum of all values, each times its weight, is the output of the head. These

@@ -221,7 +221,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     _, weights = attend(q, k, v, causal=True)
     T = len(trained.characters)
     largest = weights[0, 0, -1].topk(min(SHOWN_KEYS, T))
-    rows = [f"t={t} {symbol(trained.characters[t])}" for t in largest.indices.tolist()]
+    rows = trained.names_of(largest.indices)
     others = 1 - largest.values.sum(dim=0, keepdim=True)
     page.table(
         f"layer 1, head 1: the largest attention weights of the last query, t={T - 1} "

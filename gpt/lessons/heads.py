@@ -11,7 +11,6 @@ from gpt.lessons.head import SHOWN_KEYS, Head, attend
 from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 from gpt.model.attention import CausalSelfAttention
-from gpt.text.display import symbol
 
 
 class ListOfHeads(nn.Module):
@@ -184,10 +183,10 @@ def explain_trained(page: Page, trained: Trained) -> None:
     )
     pair = torch.tensor(divmod(int(distances.argmax()), len(weights)))
     rows = weights[pair, -1]  # (2, T)
-    keys = rows.sum(0).topk(min(SHOWN_KEYS, rows.shape[1])).indices.tolist()
+    keys = rows.sum(0).topk(min(SHOWN_KEYS, rows.shape[1])).indices
     page.table(
         "the last query's weights in the two heads that differ most, on the keys with most weight",
         rows[:, keys],
         [trained.columns[head] for head in pair.tolist()],
-        [f"t={t} {symbol(trained.characters[t])}" for t in keys],
+        trained.names_of(keys),
     )

@@ -99,8 +99,9 @@ def explain(page: Page, seed: int) -> None:
     page.check_differ(claim, BatchNorm(100)(x[:2]), by_batch[:2])
     page.section("gamma, beta, eps and running statistics")
     page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
-        channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
-        number a channel each, that training may change; at first they are 1 and 0. **eps**, 1e-5,
+        channel is multiplied by **gamma**, and **beta** is added. Both have a
+        number for each channel. They are `parameters()`, which training changes; at first gamma is
+        1 and beta is 0. **eps**, 1e-5,
         is added to the variance. Without it, a row of equal numbers, whose variance is 0, would
         become 0 / 0, which is NaN.""")
     page.paragraph("""Evaluation may have a single example, whose columns have no variance. So

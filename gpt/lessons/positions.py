@@ -74,14 +74,13 @@ def explain(page: Page, seed: int) -> None:
         The causal mask gives each character a past of its own, so what the first layer adds depends
         on the position.)""")
     in_order, out_of_order = last_outputs(learned[:1])
+    difference = float((in_order - out_of_order).abs().max())
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
         every position. Does the order of the past matter to the last output?""",
-        f"""No: past in order and past permuted differ by {
-            float(
-                (in_order - out_of_order).abs().max()
-            ):.0e}, which is rounding, so the check that they differ fails. The
-        same vector everywhere says nothing about where a character is.""",
+        f"""No: past in order and past permuted differ by {difference:.0e}, which is rounding,
+        so the check that they differ fails. The same vector everywhere says nothing about where a
+        character is.""",
     )
 
 

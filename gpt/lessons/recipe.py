@@ -117,7 +117,7 @@ def explain(page: Page, seed: int) -> None:
         part ablated: means of three seeds. Such a short run shows only what helps early: QK norm
         does not, squared ReLU and short windows hardly do (scripts/experiments.md).""")
     page.table(
-        f"val loss without each part (with another instead); with all it is {ALL_OF_THEM:.3f}",
+        f"val loss without each part (in brackets: instead); with all parts {ALL_OF_THEM:.3f}",
         {part: [loss, loss - ALL_OF_THEM] for part, loss in LEAVE_ONE_OUT.items()},
         columns=["without", "it brings"],
     )
@@ -238,7 +238,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     """Show the mean norms of the embeddings of n-grams, and the largest attention scores."""
     model, config = trained.model, trained.model.config
     page.table(
-        "mean norm of the embeddings of this text's characters, and of those before each",
+        "mean norm of the embeddings of a position's own character and of those before it",
         [t[trained.ids[0]].norm(dim=-1).mean() for t in embedding_tables(model)],
         columns=["its own", *(f"{i} before" for i in range(1, config.ngram))],
     )

@@ -50,7 +50,8 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
         return "\n".join([_fill(part["drawing"], width), *map(visible, part["lines"])])
     if "check" in part:
         outcome = _outcome(part).replace(" ", "\xa0")  # no line ends within it
-        return _fill(f"{part['check']} ({outcome})", width, indent=4).replace("\xa0", " ")
+        mark = "✓" if part["holds"] else "✗"
+        return _fill(f"{mark} {part['check']} ({outcome})", width, indent=4).replace("\xa0", " ")
     if "exercise" in part:
         run_again = f"Edit {part['edit']} and run again. --answer shows the answer."
         shown = f"Answer: {part['answer']}" if answer else run_again

@@ -266,9 +266,9 @@ def explain(page: Page, seed: int) -> None:
     bigram = losses[0][1]
     page.paragraph(f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters
         is equally likely. The best bigram needs no gradient: count how often each character follows
-        each. Counted it has a loss of {counted:.4f}; {STEPS} steps come to {bigram:.4f}. What is
-        better than that comes from **context**. An average does not say which character was where;
-        attention does.""")
+        each. Counted it has a loss of {counted:.4f}; {STEPS} steps of training reach
+        {bigram:.4f}. What is better than that comes from **context**. An average does not say
+        which character was where; attention does.""")
     claim = "the val loss of the bigram, and of the block"
     page.check_differ(claim, *torch.tensor(losses)[[0, -1], 1])
     page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe

@@ -73,6 +73,10 @@ class Trained:
         """Column names of a table with a column for each head: `head 1` and so on."""
         return [f"head {head + 1}" for head in range(self.model.config.n_head)]
 
+    def names_of(self, positions: Tensor) -> list[str]:
+        """Return names of `positions` for a table, such as `t=3 a` with the character there."""
+        return [f"t={t} {symbol(self.characters[t])}" for t in positions.tolist()]
+
     def introduce(self, page: Page) -> None:
         """Add a sentence to the page that introduces the model and the text."""
         quoted = self.text
