@@ -61,13 +61,12 @@ class CountedTexts:
         # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
         # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the
         # sum of term_k * share_{k+1} * ... * share_n over k = 0 to n.
-        terms = self.tree.probabilities.take(self._children)  # (B, N + 1, V)
         shares = self.tree.shares.take(self._nodes)[:, None]  # (B, 1, N + 1); the last is 1
         factors = np.where(self.uses[:, 1:], shares, 1)[..., ::-1]
         factors = np.multiply.accumulate(factors, -1)[..., ::-1] * self.uses[:, :-1]
         totals = self.tree.totals.take(self._nodes)
         totals[:, -1] = np.minimum(self.lengths, self.mixture.T)
-        return log_probabilities(factors @ terms), np.log1p(totals)
+        return log_probabilities(factors @ self._terms), np.log1p(totals)
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
@@ -90,6 +89,9 @@ class CountedTexts:
         # the nodes of the last 0 to N ids with each id appended; `NONE` if they do not occur
         self._children = np.full((B, columns, V), NONE, np.int32)
         self._children[:, 0] = 1 + np.arange(V)
+        # (count - D) / total of each of `_children`; after 0 ids, its whole probability
+        self._terms = np.zeros((B, columns, V), np.float32)
+        self._terms[:, 0] = self.tree.probabilities[1 : 1 + V]
         # indices in the flattened `_children` of the first id after the last 0 to N ids, and after
         # each of `nodes`
         self._cells = np.arange(0, B * columns * V, V).reshape(B, columns)
@@ -97,9 +99,9 @@ class CountedTexts:
         self._find_children()
 
     def _find_children(self) -> None:
-        """Update `_children` after the last 1 to N ids.
+        """Update `_children` and `_terms` after the last 1 to N ids.
 
-        First compute the nodes of all children, then their indices in the flattened `_children`.
+        First compute the nodes of all children, then their indices in the flattened arrays.
         """
         first, sizes = self.tree.children.take(self._nodes.ravel(), 0).T
         found = (first + sizes - sizes.cumsum()).repeat(sizes)
@@ -108,3 +110,5 @@ class CountedTexts:
         cells += self.tree.ids.take(found)
         self._children[:, 1:] = NONE
         self._children.reshape(-1)[cells] = found
+        self._terms[:, 1:] = 0
+        self._terms.reshape(-1)[cells] = self.tree.probabilities.take(found)
