@@ -69,7 +69,7 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member; in threads, calls can end after this method returns."""
+        """Call `work(m)` for each member; side by side, return before the calls have ended."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:

@@ -66,7 +66,7 @@ def restore_last(
     Args:
         context: the settings, text and folder of the run.
         update: the model and its optimizers, to restore.
-        schedule: has the factor of the learning rates.
+        schedule: the schedule of the run, whose `scale` is halved.
         reason: why the run rolls back, for the error message.
 
     Returns:
@@ -77,9 +77,9 @@ def restore_last(
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
-            f"{reason}; it rolled back {MAX_ROLLBACKS} times. The checkpoints of {context.name} "
-            f"are as they were. Start again with a lower train.learning_rate, or train.precision "
-            f"fp32"
+            f"{reason}; the run rolled back {MAX_ROLLBACKS} times. The checkpoints of "
+            f"{context.name} are as they were. Start again with a lower train.learning_rate, or "
+            f"train.precision fp32"
         )
     schedule.scale /= 2
     data, state = context.ranks.broadcast(recover, context.folder)

@@ -82,7 +82,7 @@ def estimate(
         stopwatch.probe(lambda step: update.read([update(step)]), update, context)
         fit_s, mixture = stopwatch.seconds.get(EVALUATION, 0.0), context.mixture(model, 0)
         if config.train.minutes is not None:
-            start_s = clock()  # such a run makes the same measurements itself
+            start_s = clock()  # a run with `train.minutes` makes the same measurements
 
         def sample_and_save() -> None:
             if length := config.train.sample_length:

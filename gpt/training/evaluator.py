@@ -81,7 +81,7 @@ class Evaluator:
         self.progress = progress
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
-        self.best_val_loss = math.inf  # of the best checkpoint, on all of val, at the end
+        self.best_val_loss = math.inf  # of the best checkpoint, on all of val; set at the end
 
     def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
         """Compute the val loss after `step` steps, the last of the run if `is_last`.
@@ -173,7 +173,7 @@ class Evaluator:
         self.stopwatch.lap(EVALUATION, 0)
         with phase("evaluating"):
             mixture = self.context.shared_mixture(self.model, step)
-            self.stopwatch.lap(EVALUATION, 0)  # the same for any number of `characters`
+            self.stopwatch.lap(EVALUATION, 0)  # fitting takes as long for any number of characters
             loss, *others = evaluate_each(
                 self.model,
                 self.val,

@@ -36,9 +36,9 @@ from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.optimizer import AdamW
 
 HELD_OUT_FRACTION = 0.05  # fraction of the train split that the gate is fitted on
-MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on, if a fifth of the train split has them
+MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on; a fifth of the train split if that is less
 MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
-MAX_COPIED_IDS = 2**26  # longest train split to cut in the middle, which copies the other ids
+MAX_COPIED_IDS = 2**26  # longest train split to cut in the middle; cutting copies the other ids
 BATCH = 1024  # ids of a step of the fit
 EPOCHS, SAMPLING_EPOCHS = 12, 4  # passes to fit the gate of evaluations, and that of samples
 GATE_LEARNING_RATE = 5e-3  # peak
@@ -80,7 +80,7 @@ class GateFit:
                 predicted = [block for each in blocks for block in each]
         self.log_probabilities = torch.from_numpy(np.concatenate([each for each, _ in predicted]))
         self.features = np.concatenate([each for _, each in predicted])
-        self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
+        self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture fitted at it
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
         """Return the mixture of the counts and `model`, with a gate fitted once for each `step`."""

@@ -50,7 +50,7 @@ class Backward:
         self.precision = select_precision(config.train.precision, device)
         self.characters = config.train.batch_size * config.model.attention_window  # of a batch
         self.threads = torch.get_num_threads()
-        self.workers = worker_count(config, device, ranks)  # one calls `backward`, as DDP needs
+        self.workers = worker_count(config, device, ranks)  # DDP needs one, which calls `backward`
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Backward:
             while futures:
                 total += self._add(*futures.pop(0).result())
         except Exception:
-            wait(futures)  # they hold memory, too
+            wait(futures)  # running ones hold memory, too
             raise
         return total
 
@@ -117,16 +117,17 @@ class Backward:
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
     """Return whether `linear_cross_entropy` should compute the head and the loss, for `V` ids.
 
-    DDP cannot: it wraps the whole forward pass. The caller checks that no model is distilled.
+    It cannot with DDP, which wraps the whole forward pass. The caller must check that no model is
+    distilled.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 
 
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether several threads can run forward and backward passes at the same time.
+    """Return whether several CPU threads can run forward and backward passes at the same time.
 
     They cannot with dropout, whose masks are drawn from one generator; with torch.compile, which
-    does not support it; and with DDP, which handles the gradients of one thread only.
+    does not support several threads; and with DDP, which handles the gradients of one thread only.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain

@@ -28,9 +28,10 @@ OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them
 def initial_model(
     config: Config, vocabulary: Vocabulary, device: torch.device
 ) -> tuple[LanguageModel, dict[str, str | int]]:
-    """Return the model of step 0, with new weights or those of the run `train.init_from`.
+    """Return the model of step 0, and the provenance of its weights.
 
-    The dict is for the provenance: path, step and SHA-256 of that run's weights, if any.
+    The weights are new, with an empty provenance, or those of the run `train.init_from`, with its
+    path, step and SHA-256.
     """
     if config.train.init_from is None:
         return make_model(config.model, len(vocabulary), config.seed).to(device), {}
@@ -70,7 +71,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return the row, in an old embedding table, of each character of `new`, or OLD_MEAN."""
+    """Return the row of each new id in an old embedding table; OLD_MEAN if it has none."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

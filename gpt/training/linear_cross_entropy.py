@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into the cache
-ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator, which fewer would not occupy
+ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator; fewer would not keep it busy
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -45,9 +45,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         rows = min(N, max(1, logits_at_once(x.device) // V))
         weight_in_dtype, total = weight.to(dtype), x.new_zeros((), dtype=torch.float32)
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
-        # all chunks use the same memory: the system would have to clear new pages
+        # all chunks reuse this memory: the system would have to clear new pages
         all_logits, product = x.new_empty(rows, V, dtype=dtype), x.new_empty(V, C, dtype=dtype)
-        all_probs = all_logits.float()  # the same tensor if that is its dtype
+        all_probs = all_logits.float()  # the same tensor if `dtype` is float32
         for start in range(0, N, rows):
             chunk = slice(start, start + rows)
             x_chunk, target = x[chunk].to(dtype), targets[chunk, None]  # (rows, C), (rows, 1)

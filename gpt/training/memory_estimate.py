@@ -18,7 +18,7 @@ FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 MUON_COPIES = 3  # temporary memory of a Muon update, in multiples of that of the weights (measured)
 # Measured activations, relative to `_activation_bytes`, by whether matrix products are bfloat16;
-# all other operations are float32. On a GPU, those are what autograd saves, and a fifth more.
+# all other operations are float32. On a GPU, this is the size of what autograd saves, plus a fifth.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
@@ -116,7 +116,7 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of one character's activations in `layers` layers, and of its `logits`."""
+    """Return the bytes of one character's activations in `layers` layers and `logits` logits."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

@@ -28,7 +28,7 @@ matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N,
 
 
 class Optimizer:
-    """Base class: parameters, and `state`, lists of tensors by a name such as `momentum`."""
+    """Base class with `parameters`, and `state`: lists of tensors by names such as `momentum`."""
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
@@ -120,7 +120,7 @@ class Muon(Optimizer):
     def __init__(
         self,
         parameters: Sequence[Tensor],  # 2-D
-        rows: Sequence[list[int]],  # of the matrices stacked in each, such as queries and keys
+        rows: Sequence[list[int]],  # heights of the matrices stacked in each parameter, such as qkv
         learning_rate: float,  # peak
         weight_decay: float,  # decoupled, as in AdamW
         dtype: torch.dtype = torch.float32,  # of the matrix products
@@ -144,7 +144,7 @@ class Muon(Optimizer):
         the number of kernels limits the speed.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
-        directions = torch._foreach_lerp(  # Nesterov's
+        directions = torch._foreach_lerp(  # Nesterov momentum
             update_means(momentum, self.gradients, self.MOMENTUM, skip), momentum, self.MOMENTUM
         )
         decay = 1 - rate * self.weight_decay
@@ -187,7 +187,7 @@ def update_means(
     """Set each mean to `weight` x mean + (1 - `weight`) x `new` in place, and return `new`.
 
     If the bool scalar `skip` is true, a copy of the old means replaces `new`, so that nothing
-    changes. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
+    changes. (Giving `new` a weight of zero would not suffice: 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))

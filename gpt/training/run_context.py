@@ -56,7 +56,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run that has ended. Val losses are in nats per id: a character or a byte."""
+    """Result of a run that has ended. Val losses are in nats per id (character or byte)."""
 
     run: str  # path of the run's folder
     text: str  # name of the text

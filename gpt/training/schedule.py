@@ -1,13 +1,13 @@
 """Learning rate, batch shape and due events (such as evaluations) of every step of a run.
 
-All three depend on the fraction of the run that is done. A plan is a pair: a step, and the number
-of steps of the whole run from then on. A new plan, made to use all of `train.minutes`, does not
-change the fraction that is done, so the learning rate does not jump and batches do not return to
-short windows.
+All three depend on the fraction of the run that is done. A plan is a pair: the step at which it was
+made, and the planned number of steps of the whole run. A new plan, made to use all of
+`train.minutes`, does not change the fraction that is done, so the learning rate does not jump and
+batches do not return to short windows.
 
-A phase is the first training of a run, or a later one that adds steps to the finished run. The
-phase before ended with the minimal learning rate, so the rate first rises again. It then decays as
-if there had been only one decay, from the warmup of the run to the end of the new phase.
+A phase is the first training of a run, or a later one that adds steps to the finished run. Each
+phase ends with the minimal learning rate, so a later phase first raises the rate. The rate then
+decays as if there had been only one decay, from the warmup of the run to the end of the new phase.
 """
 
 import math
@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from gpt.config.schema import Config
 
-Plan = tuple[int, int]  # a step, and the number of steps of the whole run as planned at that step
+Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
 SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of `train.first_window`
 
@@ -24,9 +24,9 @@ SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of 
 class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
-    `plans`, which a checkpoint stores as `train.plans`, repeat a run without a clock; a run without
-    `train.minutes` has none. `scale` is a factor of all learning rates, halved by each rollback
-    after a divergence.
+    A checkpoint stores `plans` as `train.plans`. With that setting instead of `train.minutes`, the
+    run can be repeated without a clock. `scale` is a factor of all learning rates, halved by each
+    rollback after a divergence.
     """
 
     def __init__(self, config: Config) -> None:
@@ -41,11 +41,11 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run, as planned last."""
+        """Number of steps of the whole run, by the newest plan."""
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """Plan a run of `steps` steps, from step `step` on; discard plans from `step` or later."""
+        """Plan at step `step` that the whole run has `steps` steps; discard plans from then on."""
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
@@ -87,7 +87,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of the steps from `step` on with windows of `train.first_window`."""
+        """Return which fraction of the steps from `step` on has windows of `train.first_window`."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
@@ -121,7 +121,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans of the current phase made until `step`, the oldest first."""
+        """Return the plans of the phase of `step` that were made by then, the oldest first."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:
@@ -147,7 +147,8 @@ def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, i
     >>> _done_at_last_plan(((0, 100), (40, 80)), start=0)
     (Fraction(2, 5), 40, 80)
 
-    Steps before `start` do not count: if the last plan was made before, return 0 and `start`.
+    Steps before `start` do not count. If the last plan was made before step `start`, the fraction
+    is 0, and `start` is returned as its step.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

@@ -70,9 +70,9 @@ def train(
     nothing, with two exceptions: on CUDA, some kernels add in any order, so two runs agree up to
     rounding, and a resume with other `train.steps` changes the schedule.
 
-    A step whose loss or gradient is NaN or infinite is skipped, in an ensemble by the affected
-    members. After a few in a row, the run rolls back to its last checkpoint and continues with half
-    the learning rates, a few times at most.
+    If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
+    affected members) skips the step. After a few skipped steps in a row, the run rolls back to its
+    last checkpoint and continues with half the learning rates, at most a few times.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
@@ -105,7 +105,8 @@ def train(
             )
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context)
-                folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
+                # last, because the calls above can fail
+                folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)
         with locked(context.folder) if ranks.rank == 0 else nullcontext():
             if state is None:
@@ -198,7 +199,7 @@ def _check_sources(context: RunContext, saved: dict[str, Any]) -> None:
         if now != before:
             raise UsageError(
                 f"{name} is not the {what} that {context.name} began with, or it has changed "
-                f"since; bring the old one back, or start a new run"
+                f"since; restore the old one, or start a new run"
             )
 
 

@@ -75,7 +75,7 @@ class TrainStep:
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> Result:
-        """Update the weights once, after `step` earlier steps, unless loss or norm are not finite.
+        """Update the weights once, after `step` earlier steps, if loss and gradient are finite.
 
         On an accelerator, the CPU does not wait for this check, except in float16 and on MPS, where
         torch's AdamW cannot skip an update. Return the batch's mean loss before the update, and the
@@ -124,7 +124,7 @@ class TrainStep:
                     pinned = map(self._pinned, micro_batch)
                     x_micro, y_micro = (t.to(self.device, non_blocking=True) for t in pinned)
                     loss += self.backward(x_micro, y_micro, scale, last=i == len(xs))
-        except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
+        except RuntimeError as error:  # on a GPU, its subclass torch.OutOfMemoryError
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise TrainingError(
                     f"not enough memory on {self.device} for {len(xs[0])} windows of {x.shape[1]} "
@@ -136,9 +136,9 @@ class TrainStep:
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def _replay(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set the gradients of the batch `x`, `y`, on CUDA by replaying a graph; return the loss.
+        """Set the gradients of the batch `x`, `y`, and return the loss. On CUDA, replay a graph.
 
-        Each shape of a batch has its own graph. The old one is deleted when the shape changes.
+        If the shape of the batch changes, a new graph replaces the old one.
         """
         if not self.inputs or self.inputs[0].shape != x.shape:
             self.inputs = [torch.empty_like(t, device=self.device) for t in (x, y)]
@@ -158,7 +158,7 @@ class TrainStep:
         return loss, [parameter.grad for parameter in self.backward.parameters]
 
     def _pinned(self, batch: Tensor) -> Tensor:
-        """Return `batch`, for CUDA in pinned memory, from which it copies while it computes."""
+        """Return `batch`; for CUDA, in pinned memory, so that the copy overlaps computations."""
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def follow(self, schedule: Schedule) -> None:
@@ -240,7 +240,7 @@ def draw_batch(
     """Return this rank's inputs and targets (B, T) for `step`, on the CPU.
 
     With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding is
-    zero. Both are contiguous: CUDA copies other tensors through slower, pageable memory.
+    zero. Both tensors are contiguous: CUDA copies others through slower, pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

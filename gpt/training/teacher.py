@@ -32,7 +32,7 @@ class Teacher:
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
-        Each is a weighted mean of the teacher's prediction and the true id. Token dropout has
+        Each is a weighted mean of the teacher's prediction and the true id. Token dropout may have
         changed ids in `x`, so the teacher reads the first id of each window, and then `y`.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
@@ -64,7 +64,7 @@ def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) ->
     if data.vocabulary != vocabulary:
         raise ConfigError(
             f"train.distill {run}: expected a run with the vocabulary of this text, got another; "
-            f"take a run that was trained on it, or its vocabulary by data.vocabulary={run}"
+            f"use a run that was trained on it, or its vocabulary by data.vocabulary={run}"
         )
     if data.config.model.attention_window < config.model.attention_window:
         raise ConfigError(

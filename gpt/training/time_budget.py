@@ -66,7 +66,7 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the mean seconds of a step with windows of `T` ids, or an estimate before one."""
+        """Return the mean seconds of a step with windows of `T` ids, estimated before the first."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
@@ -152,7 +152,7 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; UsageError if none fits after `step`."""
+        """Return how many steps the whole run can have; raise UsageError if none after `step`."""
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
         if missing_s > 0:
@@ -167,7 +167,7 @@ class TimeBudget:
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return a new number of steps of the run, planned at `step`; None to keep the old plan.
 
-        If evaluations score a part of val, time is kept to score all of it `whole_splits` times.
+        If evaluations score a part of val, reserve time to score all of it `whole_splits` times.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None

@@ -96,12 +96,12 @@ class Trainer:
     def start(self, notice: str) -> None:
         """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted.
 
-        Before that, save a checkpoint if a resume or a rollback changed the settings or schedule.
+        If a resume or a rollback changed the settings or the schedule, first save a checkpoint.
         """
         self.stopwatch.start()
         if notice:
             self.notify(self.step, notice)
-        if self.is_unsaved:  # after a kill, resume with these settings and learning rates
+        if self.is_unsaved:  # so that a killed run resumes with these settings and learning rates
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
@@ -175,7 +175,7 @@ class Trainer:
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
         # while steps are being skipped, keep the checkpoint from before them: see `roll_back`
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
-        again = self.checkpointer.saved_at_step == self.step  # saved without its evaluation
+        again = self.checkpointer.saved_at_step == self.step  # saved before its evaluation
         if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
             self.write_checkpoint()
         if stop and not reason:

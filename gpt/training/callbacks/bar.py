@@ -46,7 +46,7 @@ class ProgressBar(Callback):
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, log them, too."""
         self._latest |= metrics
-        if "val_loss" in metrics:  # the last evaluation, whose losses on a part are left out
+        if "val_loss" in metrics:  # in the last evaluation, do not show losses on a part of val
             self._latest = {k: x for k, x in self._latest.items() if "val_loss_part" not in k}
         latest, names = self._latest, SHOWN_METRICS.items()
         shown = {key: f"{name} {latest[key]:.4f}" for key, name in names if key in latest}
@@ -78,7 +78,7 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm bar without tqdm's monitor thread: the thread only lowers `miniters`, which is 1."""
+    """A tqdm bar without tqdm's monitor thread, which could not lower `miniters` below 1."""
 
     monitor_interval = 0
 

@@ -68,9 +68,10 @@ class AppendOnlyFile:
 
 
 def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
-    """Delete the records after `step`, at which a run resumes, and damaged lines.
+    """Delete damaged lines, and the records after `step`, where a run resumes.
 
-    If the evaluation of `step` is `pending`, its metrics are deleted, too, as they come again.
+    If the evaluation of `step` is `pending`, delete the metrics of `step`, too: the repeated
+    evaluation writes them again.
     """
 
     def kept() -> Iterator[bytes]:

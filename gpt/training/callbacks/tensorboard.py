@@ -34,7 +34,7 @@ from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
 from gpt.training.run_context import Outcome, RunContext
 
-TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
+TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
@@ -77,7 +77,7 @@ class TensorBoard(Callback):
         fit the curve. Only the HPARAMS page shows it.
         """
         if not step and self.context.config.train.init_from is None:
-            return  # the loss of guessing would flatten the curves
+            return  # the loss of an untrained model would flatten the curves
         points = []
         for name, value in metrics.items():
             metric, _, member = name.partition("_member_")
@@ -141,8 +141,8 @@ class EventFile:
 class SampleTable:
     """The samples of a run as a table with the columns step, val loss and sample.
 
-    If `end` is set, the table begins with the samples before that step which the event files in the
-    folder `run` contain.
+    If `end` is set, the table begins with the samples before step `end` in the event files of the
+    folder `run`.
     """
 
     def __init__(self, run: Path, end: int | None) -> None:
@@ -168,7 +168,7 @@ class SampleTable:
 
 
 def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
-    """Return the rows of the newest table in the event files of `run` that is before step `end`."""
+    """Return the rows of the newest table before step `end` in the event files of `run`."""
     rows: list[tuple[str, str, str]] = []
     for path in sorted(run.glob("events.out.tfevents.*")):
         with suppress(Exception):  # a file that cannot be read must not prevent a resume
