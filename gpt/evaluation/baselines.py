@@ -46,9 +46,9 @@ def measure_baselines(corpus: Corpus) -> Baselines:
 
 
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
-    """Return the nats per id on `text` of an n-gram model: Kneser-Ney smoothed counts of `train`.
+    """Return the loss on `text` (nats per id) of an n-gram model, with Kneser-Ney smoothing.
 
-    The first `order` ids are not predicted. If one of the texts has no other ids, return NaN.
+    The first `order` ids are not predicted. If `train` or `text` is not longer, return NaN.
 
     Args:
         train: the ids that are counted.
@@ -58,7 +58,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
         order: the ids of context, reduced to `longest_context(V)` if that is smaller.
     """
     model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
-    order = model.order  # may be lower
+    order = model.order  # may be lower than requested
     if min(len(train), len(text)) <= order:
         return math.nan
     slices = spread_slices(len(text) - order, MAX_PREDICTED_IDS, COMPRESSED_PART)
@@ -84,8 +84,8 @@ def reference_losses(
 ) -> list[ReferenceLoss]:
     """Return the losses of n-gram models and of the installed compressors, the lowest last.
 
-    A compressor's loss is the number of bits by which the compressed train split grows if the text
-    is appended. At most MAX_TRAIN_IDS of the train split and MAX_TEXT_IDS of the text are used.
+    A compressor's loss is the size by which the compressed train split grows if the text is
+    appended. At most MAX_TRAIN_IDS of the train split and MAX_TEXT_IDS of the text are used.
 
     Args:
         train: the ids of the train split.
@@ -107,7 +107,7 @@ def reference_losses(
     references = [
         ReferenceLoss(name, loss * ids_per_character)
         for name, loss in losses.items()
-        if math.isfinite(loss)  # not if a text is too short for an n-gram model
+        if math.isfinite(loss)  # NaN if a text is too short for an n-gram model
     ]
     return sorted(references, key=lambda each: -each.loss)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpt.evaluation.scores import Scores
 from gpt.text.vocabulary import REPLACEMENT, Ids, Vocabulary, code_points
 
-LONG_WORD = 16  # characters from which words are one group
+LONG_WORD = 16  # words of this many characters or more form one group
 MARGIN = 4 * LONG_WORD  # ids read before and after the scored ones, to see whole words
 OTHER_KINDS = {"N": "digit", "P": "punctuation", "S": "symbol", "Z": "space", "C": "control"}
 
@@ -32,7 +32,7 @@ class Group:
 
 
 class Breakdown:
-    """Sums of the losses of a text by one of LABELS, a property of its characters."""
+    """Sums of the losses of a text for each value of a property of its characters (see LABELS)."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
         self.property_, self.ids, self.vocabulary = property_, ids, vocabulary

@@ -47,8 +47,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
 def spread_slices(length: int, most: int | None = None, part: int = SLICE_IDS) -> list[slice]:
     """Return consecutive slices, of at most `part` ids each, of a text of `length` ids.
 
-    If `length` is above `most`, the slices have only `most` ids or fewer in total, and are evenly
-    spread.
+    If `length` is above `most`, the slices are evenly spread and have at most `most` ids in total.
     """
     if most is None or length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
@@ -193,7 +192,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _meaning(matched: str) -> str:
-    """Return the original text if `matched` is UTF-8 read in a wrong encoding; else names."""
+    """Return the text that was decoded wrongly to `matched`, or else its characters' names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -60,7 +60,7 @@ class Row:
     bits_per_byte: SeedMean | None  # the same in bits per byte of UTF-8
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps at the last evaluation
-    seconds: float | None  # mean seconds of training by then
+    seconds: float | None  # mean seconds of training until that evaluation
     seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
     parameters: int | None
     memory_bytes: float | None  # of training, as estimated
@@ -70,9 +70,9 @@ class Row:
 class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character.
 
-    `seeds_needed` is the number of seeds to train in each row so that `seeds` excludes zero with
-    probability 0.8. It is None if `seeds` does already, if the variance over seeds is unknown, or
-    if no setting differs.
+    `seeds_needed` is the number of seeds to train in each row so that the interval `seeds` excludes
+    zero with probability 0.8. It is None if that interval already excludes zero, if the variance
+    over seeds is unknown, or if no setting differs.
     """
 
     row: int  # number of the row
@@ -99,9 +99,8 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
     """Group `runs` into rows, and compare each row with the first.
 
     Runs that differ only by seed form a row. A run with the same settings and seed as an earlier
-    run is in another row. For each of `losses`, a row has the seconds of training until its runs
-    reached that loss. `losses` defaults to the lowest loss that all runs reach, rounded up to two
-    decimals.
+    run is in another row. `seconds_to` of a row is the time that its runs needed to reach each of
+    `losses`. `losses` defaults to the lowest loss that all runs reach, rounded up to two decimals.
     """
     if not losses:
         lowest = [best for run in runs if (best := run.curve.best_loss) is not None]

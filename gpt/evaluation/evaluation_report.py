@@ -66,15 +66,15 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: |probability - accuracy|, averaged over the ids' bins."""
+        """Expected calibration error: |probability - accuracy| of each id's bin, averaged."""
         ids, p, hits = self._sums.T
         return float(np.abs(p - hits).sum() / ids.sum())
 
 
 class Surprise:
-    """Losses and most likely ids at the first ids of a text, rounded to save memory.
+    """Loss and likely ids at each of the first MAX_SURPRISES ids of a text, in small integers.
 
-    They are 0 for the first id, which is not predicted. n: number of ids, k: number of likely ids.
+    All are 0 for the first id, which is not predicted. n: number of ids, k: number of likely ids.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
@@ -127,7 +127,7 @@ class EvaluationReport:
     references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
     comparison: str  # a sentence that compares the model with the best of `references`
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    adaptive_loss: float | None = None  # nats per character while learning; no `val_loss`
+    adaptive_loss: float | None = None  # nats per character, by the function `adaptive_loss`
     memorisation: MemorisationReport | None = None  # how much of train the model repeats
     surprise: Surprise | None = None  # the loss and the likely characters at each id
 
@@ -205,7 +205,7 @@ def evaluate_text(
 
 
 def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
-    """Return a phrase that describes the windows, and from which ids each id is predicted.
+    """Return a phrase that describes the windows, and the context from which ids are predicted.
 
     Args:
         T: the length of a window, in ids.

@@ -54,7 +54,7 @@ class LogitLens:
 
 @dataclass(frozen=True)
 class CountsAnalysis:
-    """Predictions of a model that mixes n-gram counts with its network, and their weights."""
+    """Predictions of a model that mixes n-gram counts with its network, and the mixing weights."""
 
     lens: LogitLens  # row 0: the prediction by counts alone; row 1: that of the whole model
     weights: Tensor  # (T, E + 1) weights of the experts, and of the network in the last column
@@ -78,7 +78,7 @@ class AttentionAnalysis(Attention):
 
     @property
     def removal_costs(self) -> Tensor:
-        """Increase of the mean loss if each head alone is ablated, (n_layer, H); NaN if T is 1."""
+        """Increase of the mean loss if one head is ablated, (n_layer, H); NaN if T is 1."""
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
@@ -289,7 +289,7 @@ def analyze_counts(
 
 
 def _lens_of(rows: Iterable[Tensor], ids: Tensor, unknown: Tensor | float) -> LogitLens:
-    """Return a row for each of `rows`, float32 logits (1, T, V)."""
+    """Return the predictions for `rows`, each of which has float32 logits (1, T, V)."""
     predicted, probabilities, losses = [], [], []
     for logits in rows:
         top = logits[0].softmax(-1).max(-1)  # (T,)

@@ -58,7 +58,7 @@ class SeedMean:
 
 
 class BlockSums:
-    """Sum of the losses in each block of consecutive ids (or characters); `n` is their number.
+    """Sums of the losses of a text of `n` ids (or characters), in blocks of consecutive ids.
 
     A block has about 3 sqrt(n) ids. Blocks must be longer than the distance at which losses are
     correlated, but also short enough that the text has many blocks.
@@ -127,9 +127,9 @@ def _interval(difference: float, standard_error: float, freedom: float) -> Stude
 
 @cache
 def student_quantile(freedom: float) -> float:
-    """Return the t such that a variable of Student's t is in -t to t with probability CONFIDENCE.
+    """Return t such that P(-t <= X <= t) = CONFIDENCE for an X with Student's distribution.
 
-    `freedom` is the number of degrees of freedom.
+    `freedom` is the number of degrees of freedom of the distribution.
     """
     from mpmath import betainc, findroot  # slow to import
 
@@ -141,18 +141,18 @@ def student_quantile(freedom: float) -> float:
 
 
 def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
-    """Return the mean and standard error of the known `values`, one of each run, if any."""
+    """Return mean and standard error of the runs' `values`, ignoring None; None if none is left."""
     known = [value for value in values if value is not None]
     n = len(known)
     return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many runs of two configs each show, with probability POWER, that they differ.
+    """Return how many runs of each of two configs show a `difference` of their mean losses.
 
-    This is the normal approximation with Guenther's correction for a t test (1981, "Sample size
-    formulas for normal theory t tests"). `variances` is the variance of the loss over seeds, summed
-    over both configs.
+    They show it with probability POWER, by the normal approximation with Guenther's correction for
+    a t test (1981, "Sample size formulas for normal theory t tests"). `variances` is the variance
+    of the loss over seeds, summed over both configs.
     """
     normal = NormalDist()
     z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)

@@ -155,7 +155,8 @@ def map_windows(
         while some := list(islice(windows, 4 * threads)):
             yield from (pool.map if device.type == "cpu" else map)(function, some)
     finally:
-        # wait until no thread is setting its number of threads, unless at a second Ctrl-C
+        # threads that begin may still be setting their number of threads: wait for them, except
+        # after a second Ctrl-C
         wait = isinstance(sys.exception(), Exception | None)
         pool.shutdown(wait, cancel_futures=True)
 

@@ -32,7 +32,7 @@ EXCERPTS = 128  # number of prefixes from each text
 COPY_LENGTHS = (8, 16, 32, 64, 128)  # ids of the substrings that are counted
 COPY_IDS = 32  # length of the substrings on which the verdict is based
 SEARCHED_IDS = 2**20  # ids of the train split that are searched at once, which limits memory
-SEEN_SHARE = 0.5  # share of substrings in the train split above which a text is not unseen
+SEEN_SHARE = 0.5  # share of substrings in the train split above which a text counts as seen
 EXCESS = 0.05  # smallest difference of two shares that counts as memorisation
 
 
@@ -59,8 +59,8 @@ class Recall:
 class MemorisationReport:
     """How much a model repeats its train split, compared with unseen text that people wrote.
 
-    `memorised` is whether the share of copied substrings of COPY_IDS ids is larger in `samples`
-    than in `human`, or that of exact continuations in `train` than in `unseen`, by at least EXCESS.
+    `memorised` is True if `samples` has a larger share of copied substrings of COPY_IDS ids than
+    `human`, or `train` a larger share of exact continuations than `unseen`, by at least EXCESS.
     """
 
     prefix: int  # ids of each prefix in `train` and `unseen`
@@ -170,9 +170,9 @@ def _verdict(
 def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids]:
     """Find the substrings of `pieces`, a few thousand ids in total, that occur in `text`.
 
-    Return, for each length n in COPY_LENGTHS that is at most that of the longest piece, the
-    fraction of the pieces' substrings of n ids that occur in `text`; and the longest substring that
-    does.
+    Returns:
+        The fraction of the substrings of n ids that occur in `text`, for each n in COPY_LENGTHS up
+        to the length of the longest piece; and the longest substring that occurs in `text`.
     """
 
     @cache
@@ -186,10 +186,10 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
 
 
 def _copied(text: Ids, pieces: Sequence[Ids], n: int) -> tuple[float, Ids]:
-    """Return the fraction of the pieces' substrings of `n` ids that occur in `text`, and one."""
+    """Return the fraction of the pieces' substrings of `n` ids that `text` has, and an example."""
     hashes = np.concatenate([_hashes(piece, n) for piece in pieces])
     distinct, numbers = np.unique(hashes, return_inverse=True)
-    begins = np.zeros(2**20, bool)  # whether a hash begins with these 20 bits
+    begins = np.zeros(2**20, bool)  # for all values of 20 bits, whether a hash begins with them
     begins[distinct >> np.uint64(44)] = True
     occurs, copy = np.zeros(len(distinct), bool), text[:0]
     for start in range(0, len(text), SEARCHED_IDS):

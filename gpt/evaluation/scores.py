@@ -83,7 +83,7 @@ def score_text(
         top = logs.topk(min(k, V))  # (B, n, k)
         hits = top.indices[..., 0] == y
         if vocabulary.unknown > 1:
-            hits &= y != vocabulary.unknown_id  # does not say which of the characters it is
+            hits &= y != vocabulary.unknown_id  # this id does not say which character it is
         contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
         losses = -logs.gather(-1, y[..., None])[..., 0]
         parts = (losses, contexts, top.indices, top.values.exp(), hits)
@@ -153,7 +153,7 @@ def block_losses(
     blocks, begun = BlockSums(text.units.characters), 0
     for scores in score_text(model, text.ids, text.vocabulary, mixture=mixture):
         ids = text.ids[scores.start : scores.start + len(scores.losses)]
-        # number of characters begun after each id
+        # number of characters that have begun by the end of each id
         characters = begun + np.cumsum(text.vocabulary.begins(ids))
         blocks.add(characters - 1, scores.losses)
         begun = int(characters[-1])
