@@ -14,6 +14,7 @@ from scipy import stats
 from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
+from gpt.evaluation.comparison import ComparedRun, compare_runs
 from gpt.evaluation.intervals import (
     POWER,
     BlockSums,
@@ -26,7 +27,7 @@ from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.inspection.curves_picture import draw_curves
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
-from gpt.runs.curves import read_curve, read_nanogpt_log
+from gpt.runs.curves import Curve, read_curve, read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
 
@@ -96,6 +97,19 @@ def test_the_seeds_needed_show_the_difference_as_often_as_promised(ratio: float)
     n = seeds_needed(0.01 * ratio, 2 * 0.01**2)
     assert power(n) > POWER - 0.02
     assert power(n - 1) < POWER
+
+
+def test_more_seeds_are_advised_than_have_left_the_question_open() -> None:
+    """Bug: for two rows of two seeds, "about 2 seeds of each row would settle it"."""
+    curve = Curve(steps=[], characters=[], seconds=[], losses=[], final_loss=None)
+    runs = [
+        ComparedRun("", seed, {"model.n_layer": layers}, None, curve, loss)
+        for layers, losses in ((1, (1.0054, 0.9217)), (2, (0.7419, 0.7385)))
+        for seed, loss in enumerate(losses)
+    ]
+    (difference,) = compare_runs(runs).differences
+    assert difference.seeds is not None and not difference.seeds.excludes_zero
+    assert difference.seeds_needed == 3
 
 
 def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> None:

@@ -176,7 +176,8 @@ def _difference(first: Row, row: Row) -> RowDifference:
     is_shown = seeds is not None and seeds.excludes_zero
     variances = [variance(each) for each in losses if len(each) > 1]
     if variances and difference and not (is_repeat or is_shown):
-        needed = seeds_needed(difference, 2 * fmean(variances))
+        trained = min(len(each) for each in losses)  # seeds that have not shown the difference
+        needed = max(trained + 1, seeds_needed(difference, 2 * fmean(variances)))
     conclusion = "no setting and no seed differs from row 1: these runs are copies or repetitions"
     if not is_repeat:
         conclusion = _conclusion(difference, text, seeds, needed)
