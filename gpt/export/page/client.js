@@ -1,12 +1,12 @@
 
-const PARTS = new Set(["token", "scores"]);  // answers that others of the same request follow
+const PARTS = new Set(["token", "scores"]);  // answers that are not the last one to their request
 
 /** The worker that runs the model. The protocol is at the head of worker.js. */
 class ModelClient {
   /** @param {string} source the script of the worker */
   constructor(source) {
     const script = new Blob([source], { type: "text/javascript" });
-    this.worker = new Worker(URL.createObjectURL(script));  // a blob: a page on a disk has no other
+    this.worker = new Worker(URL.createObjectURL(script));  // a page on a disk can start a worker only from a blob
     this.requests = new Map();
     this.lastId = 0;
     this.worker.onmessage = ({ data }) => this.receive(data);
@@ -48,7 +48,7 @@ class ModelClient {
   }
 }
 
-/** Return a function that runs `update`. Calls during a run are joined to one run after it. */
+/** Return a function that runs `update`. Calls during a run are joined: `update` runs once more after it. */
 function joined(update) {
   let isRunning = false, again = false;
   return async () => {

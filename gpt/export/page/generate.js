@@ -59,7 +59,7 @@ class StopBuffer {
  * @param {Model} model
  * @param {object} request - {ids, seed, rules, length, stops, skip}; worker.js describes it.
  * @param {function(object)} send - called with each token.
- * @param {function(): Promise<boolean>} isStopped - also lets messages in.
+ * @param {function(): Promise<boolean>} isStopped - also processes waiting messages.
  * @returns {Promise<string>} why the text ended: "length", "stop" or "stopped".
  */
 async function generate(model, request, send, isStopped) {
@@ -97,7 +97,7 @@ async function generate(model, request, send, isStopped) {
  * @param {Model} model
  * @param {number[]} ids
  * @param {function(object)} send - called with {start, probabilities} for each part of the text.
- * @param {function(): Promise<boolean>} isStopped - also lets messages in.
+ * @param {function(): Promise<boolean>} isStopped - also processes waiting messages.
  * @returns {Promise<string>} why it ended: "length" (all is done) or "stopped".
  */
 async function score(model, ids, send, isStopped) {

@@ -4,8 +4,8 @@
 /**
  * Return the numbers of the step that predicts what follows a text, for the inside view.
  *
- * Of an ensemble, they are those of the first network, but for `network`, `counts` and
- * `probabilities`. n: ids of the context, C: channels.
+ * For an ensemble, all but `network`, `counts` and `probabilities` describe the first network.
+ * n: ids of the context, C: channels.
  *
  * - start: index of the first id of the context
  * - streams: the residual stream (C) before the first layer (the embedding), and after each layer
@@ -14,7 +14,7 @@
  * - query (head_size), keys (n x head_size), scores (n) before the softmax, and output (value_size):
  *   those of the head `head` in the layer `layer`
  * - hidden (4 C): the activations of the MLP in the layer `layer`
- * - network (V): the probabilities of the network; of an ensemble, their mean
+ * - network (V): the probabilities of the network, or their mean over an ensemble
  * - counts: null without n-gram counts; else the `names` of the experts (predictors by counts),
  *   their `probabilities` [expert] (V), and the `weights` of the experts and, last, the network
  * - probabilities (V): those of the model

@@ -10,14 +10,14 @@ class InsideView {
   constructor(header, vocabulary, client, text) {
     Object.assign(this, { config: header.model, vocabulary, client, text });
     this.layer = this.head = 0;
-    this.ids = [];  // the text up to the character that is followed
-    this.skip = 0;  // how many of the last of them the model wrote
+    this.ids = [];  // the text whose next character is predicted
+    this.skip = 0;  // number of ids at the end of `ids` that the model wrote
     this.isTinted = true;
     this.update = joined(() => this.compute());
     find("inside").addEventListener("toggle", () => this.update());
   }
 
-  /** Show how the model predicts what follows `ids`, of which it wrote the last `skip`, if the view is open. */
+  /** If the view is open, show how the model predicts the id after `ids`. It wrote the last `skip` of them. */
   async show(ids, skip = 0) {
     Object.assign(this, { ids, skip });
     await this.update();

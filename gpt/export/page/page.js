@@ -7,10 +7,10 @@ const text = new TextView(vocabulary, act(choose));
 const inside = new InsideView(header, vocabulary, client, text);
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** The text that the model wrote: the settings, and the number of ids from the last prompt on. */
+/** The text that the model wrote: its settings, and the number of ids after the last prompt. */
 const written = { settings: null, ids: 0 };
 let running = null;  // the request that writes or measures, as `ModelClient.start` returns it
-let turn = 0;  // how many times an action began: a later one replaces an earlier one that waits
+let turn = 0;  // number of actions so far; a new action cancels an earlier one that waits
 let shown = null;  // log-probabilities of the ids that can be drawn at the selected place, Float64Array (V)
 
 /** Return a function that calls `action`, and shows the message if it fails. */
@@ -56,7 +56,7 @@ function settings() {
   }));
 }
 
-/** Fill the form; what `values` lacks, or an invalid number, becomes the default of the run. */
+/** Fill the form. The run's defaults replace missing and invalid values. */
 function fill(values) {
   const defaults = { prompt: "", stops: "", ...header.sample, seed: 1 };
   for (const name of FIELDS) {
@@ -67,7 +67,7 @@ function fill(values) {
   showTemperature();
 }
 
-/** Return the fragment of a link that repeats the text, or that at least fills the form as it is. */
+/** Return the fragment of a link to the settings in the form. If the text was written with them, it is repeated. */
 function fragment() {
   const now = settings();
   const same = FIELDS.every((name) => name === "length" || now[name] === written.settings?.[name]);
@@ -97,7 +97,7 @@ function showTemperature() {
 
 // --- Writing and measuring ----------------------------------------------------------------------
 
-/** Encode a text; say which characters the model does not know, and what became of them. */
+/** Encode a text; show which characters are not in the vocabulary, and how they are replaced. */
 function encode(typed) {
   const { ids, outside } = vocabulary.encode(typed);
   const total = [...outside.values()].reduce((a, b) => a + b, 0);
@@ -138,7 +138,7 @@ async function generate(ids = null) {
   await write();
 }
 
-/** Write as many more characters as the form says. */
+/** Continue the text by the number of characters in the form. */
 async function goOn() {
   if (!written.ids || running || !find("form").reportValidity()) return;
   const now = settings();
@@ -226,7 +226,7 @@ async function choose(place) {
 const showPlace = joined(async () => {
   const place = text.selected, ids = text.ids.slice(0, place);
   if (place < 0) return;
-  const skip = Math.max(0, written.ids - (text.ids.length - place));  // of these, the model wrote so many
+  const skip = Math.max(0, written.ids - (text.ids.length - place));  // number of ids that the model wrote
   if (!ids.length) {
     shown = null;
     bars.show([]);
@@ -259,7 +259,7 @@ function showBars(top, place) {
   bars.show(top, actual);
 }
 
-/** Cut the text at the place of the bars, put `id` there, and write on: this is the new prompt. */
+/** Cut the text at the place of the bars, append `id`, and continue the result as a new prompt. */
 async function branch(id) {
   const ids = [...text.ids.slice(text.hidden, bars.place), id];
   find("prompt").value = vocabulary.decode(ids);

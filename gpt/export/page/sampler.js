@@ -52,7 +52,7 @@ function draw(logits, uniform) {
  * @param {Float64Array} logits - logits or log-probabilities of V ids.
  * @param {number} uniform - a uniform number in [0, 1).
  * @param {object} rules - the settings of the section `sample` of a config.
- * @param {number[]} recent - the ids before, to which the penalties apply.
+ * @param {number[]} recent - the previous ids, to which the penalties apply.
  */
 function choose(logits, uniform, rules, recent) {
   const { temperature = 1, top_k, top_p = 1, min_p = 0 } = rules;

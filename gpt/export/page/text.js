@@ -48,7 +48,7 @@ class TextView {
   reset(ids, { hidden = 0, prompt = hidden } = {}) {
     this.ids = [];
     this.p = [];  // the probability of each id; NaN: unknown
-    this.texts = [];  // what each id shows: of a character's bytes, the last one shows it
+    this.texts = [];  // the characters that each id shows; the last byte of a character shows it
     this.hidden = hidden;
     this.prompt = prompt;
     this.selected = -1;
@@ -115,7 +115,7 @@ class TextView {
   }
 
   span(t) {
-    const text = this.texts[t];  // several characters, if a byte shows that those before it are not UTF-8
+    const text = this.texts[t];  // several characters if this byte shows that the bytes before it are not UTF-8
     const shown = [...text].map((c) => (c === " " ? c : symbol(c))).join("");
     const span = element("span", shown === text ? "" : "sign", shown);
     span.id = `t${t}`;

@@ -62,7 +62,7 @@ let queue = Promise.resolve();
 const stopped = new Set(); // ids of requests to end
 let lastBreath = 0;
 
-/** Let waiting messages in, if the last time was BREATH_MS ago. */
+/** Process waiting messages, if BREATH_MS have passed since the last time. */
 async function breathe() {
   if (performance.now() - lastBreath < BREATH_MS) return;
   await new Promise((resolve) => {
@@ -73,7 +73,7 @@ async function breathe() {
   lastBreath = performance.now();
 }
 
-/** Each handles a request; `send` posts an answer, and `isStopped` also lets messages in. */
+/** The handlers of requests. `send` posts an answer, and `isStopped` first processes waiting messages. */
 const operations = {
   async load({ header, data }, send) {
     model = await Model.load(header, data);
