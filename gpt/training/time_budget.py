@@ -1,5 +1,6 @@
 """Plan how many steps fit into `train.minutes`, and plan again if the training speed changes."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,10 @@ from gpt.training.build_step import Update
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 
+log = logging.getLogger(__name__)
+
 FREE_PART = 0.01  # fraction of the time that stays unplanned
+MAX_OVERRUN = 0.5  # largest fraction of the time by which a new run with counts may exceed it
 AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
 CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
@@ -120,6 +124,7 @@ class TimeBudget:
         self, config: Config, val: Ids, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
         self.train, self.stopwatch = config.train, stopwatch
+        self.has_counts = config.model.counts > 0
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
@@ -152,10 +157,21 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if none after `step`."""
+        """Return how many steps the whole run can have; raise UsageError if none after `step`.
+
+        A new run with counts may take longer, up to MAX_OVERRUN: its counts predict well even if
+        the network hardly trains, and much of its time is spent already.
+        """
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
-        if missing_s > 0:
+        may_overrun = self.has_counts and step == 0 and missing_s <= MAX_OVERRUN * self.given_s
+        if missing_s > 0 and may_overrun:
+            log.warning(
+                "the network trains for one step only, and the run takes about %.1f minutes, as "
+                "this machine is slow or busy; use more --minutes",
+                (self.given_s + missing_s) / 60,
+            )
+        elif missing_s > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
                 f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and the evaluation "
