@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    drawn = random.Random(arguments.seed).sample([*docstrings()], arguments.count)
+    each = [*docstrings()]
+    drawn = random.Random(arguments.seed).sample(each, min(arguments.count, len(each)))
     for number, docstring in enumerate(drawn, start=1):
         print(f"--- {number}\n{docstring}\n")
 
