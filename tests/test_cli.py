@@ -352,6 +352,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
     ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
+    ("explain folow", 2, "counting, recipe, follow"),  # bug: follow was not in the list
     ("explain head --run nowhere", 2, "nowhere: expected the folder of a run"),
     ("explain head --seed -1", 2, "--seed"),
     ("explain head --seed 18446744073709551616", 2, "--seed"),

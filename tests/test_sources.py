@@ -252,6 +252,16 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     assert begins_inside in refusal(write(line[1:]))
 
 
+def test_a_text_that_is_cut_in_its_last_character_is_utf8() -> None:
+    """Bug: cp1252 was advised for UTF-8 that ends inside a character."""
+    line = "“Café,” she said.\n".encode()
+    ends_inside = (
+        f"byte 0xc3 at offset {9 * len(line)} is not UTF-8, as the text ends inside a character"
+    )
+    assert ends_inside in refusal(write(line * 9 + b"\xc3"))
+    assert "--set data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
+
+
 @given(
     content=st.binary() | any_text.map(str.encode),
     encoding=st.sampled_from(["utf-8", "ascii", "cp1252", "shift_jis", "gb18030"]),

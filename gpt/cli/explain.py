@@ -90,19 +90,20 @@ def _check_request(
     """Raise UsageError if the lesson does not exist, or if options do not fit together."""
     if text is not None and run is None:
         raise UsageError("--text: name a trained run too, with --run")
+    names = [*LESSONS, FOLLOW]
     for name, value in (("--run", run), ("--write", write)):
         if lesson is None and value is not None:
-            raise UsageError(f"{name}: name a lesson too; there are {', '.join(LESSONS)}")
+            raise UsageError(f"{name}: name a lesson too; there are {', '.join(names)}")
     if lesson == FOLLOW and run is None:
         raise UsageError(
             f"{FOLLOW}: this lesson shows a trained model; name its run with --run RUN"
         )
     if lesson == FOLLOW and write is not None:
         raise UsageError(f"{FOLLOW}: this lesson builds no model; leave out --write")
-    if lesson not in [None, FOLLOW, *LESSONS]:
-        near = difflib.get_close_matches(str(lesson).lower(), [*LESSONS, FOLLOW], n=1)
+    if lesson not in [None, *names]:
+        near = difflib.get_close_matches(str(lesson).lower(), names, n=1)
         meant = f"did you mean {near[0]}? The" if near else "the"
-        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
+        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(names)}")
 
 
 def _load(run: str, seed: int, text: str | None) -> "Trained":

@@ -26,7 +26,8 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
         return page
     module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
     file = f"{module.__name__.replace('.', '/')}.py"
-    page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name), SOURCES[name])
+    following = dict(pairwise([*LESSONS, FOLLOW]))[name]
+    page = Page(name, LESSONS[name], file, following, SOURCES[name])
     module.explain(page, seed)
     if trained is not None:
         exercise = page.parts.pop()

@@ -5,6 +5,7 @@ import re
 import textwrap
 from typing import Any
 
+from gpt.lessons import FOLLOW
 from gpt.lessons.lesson_page import Page
 from gpt.text.display import bold, shaded, visible
 
@@ -30,6 +31,8 @@ def render(page: Page, width: int, *, colour: bool = False, answer: bool = False
         else:
             blocks.append(block)
     following = f"gpt explain {page.next}" if page.next else "gpt attend, with one of your runs"
+    if page.next == FOLLOW:
+        following += " --run RUN"
     footer = [f"code: {page.file}", f"from: {'; '.join(page.sources)}", f"next: {following}"]
     blocks.append("\n".join(_fill(line, width, indent=4) for line in footer))
     return "\n\n".join(blocks)

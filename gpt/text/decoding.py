@@ -90,11 +90,11 @@ def utf8_chunks(
     offset = pending = replaced = 0  # bytes decoded, bytes of a cut character, U+FFFD read
     at_start = True
     try:
-        for block in chain(blocks, [b""]):
+        for block, following in pairwise(chain(blocks, [b""])):
             if is_plain and not pending and block.isascii():
                 chunk = block
             else:
-                text = decoder.decode(block, final=not block)
+                text = decoder.decode(block, final=not following)
                 replaced += text.count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:
@@ -122,6 +122,8 @@ def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
     if encoding == "UTF-8" and guess in ("utf-8", None):
         if at == 0 and 0x80 <= byte < 0xC0:
             why = ", as the text begins inside a character"
+        elif guess and error.reason == "unexpected end of data":
+            why = ", as the text ends inside a character"
         elif guess:
             why = ", although most others are"
     elif guess and guess != encoding:
