@@ -28,11 +28,11 @@ class Experts:
 
     Args:
         counts: n-gram counts of the train split.
-        long_contexts: finds where the last 2 N or 4 N ids occur in the train split; None if N is 0
-            or the vocabulary has `MANY_IDS` ids or more.
+        long_contexts: finds where contexts two and four times as long as those of `counts` occur
+            in the train split; None if `counts` has no contexts, or `MANY_IDS` ids or more.
         window_order: n. The contexts counted in the window are the last 1 to n, 2 n and 4 n ids,
-            the current word, and the character above (`Characters.keys`). With `MANY_IDS` ids
-            or more, only the last 1 to n ids are used. If n is 0, the window is not counted.
+            the current word, and the character above (`Characters.keys`). If the vocabulary has
+            `MANY_IDS` ids or more, they are only the last 1 to n ids; if n is 0, there are none.
         characters: which ids form words and lines.
     """
 
@@ -60,8 +60,8 @@ class Experts:
         Args:
             train: the ids of the train split.
             V: number of distinct ids.
-            order: N, reduced to `longest_context(V)` if that is smaller.
-            window_order: the argument of `Experts`.
+            order: ids in the longest context, at most `longest_context(V)` of which are used.
+            window_order: the argument of `Experts`, for counts of the text before an id.
             characters: which ids form words and lines.
         """
         counts = count_ngrams(train, V, order)
@@ -71,55 +71,59 @@ class Experts:
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
-        """The counts of the train split, to predict all ids of a window at once."""
+        """The counts of the train split, in the form that predicts all ids of a window at once."""
         return KneserNey(self.counts)
 
     @cached_property
     def tree(self) -> NgramTree:
-        """The counts of the train split, to predict one id at a time, as in sampling."""
+        """The counts of the train split, in the form that predicts one id at a time (sampling)."""
         return NgramTree(self.counts)
 
     @cached_property
     def of_train(self) -> "Experts":
-        """The experts for samples: n-grams of the train split, without long contexts."""
+        """Predictors used in sampling: only n-grams of the train split, without long contexts."""
         return Experts(self.counts, None, 0, self.characters)
 
     @property
     def size(self) -> int:
-        """E, the number of experts."""
+        """Number of experts, which are predictors by n-gram counts."""
         return len(self.names)
 
     @property
     def names(self) -> list[str]:
-        """Names of the experts. One of order 5 predicts from the last 5 ids or fewer."""
+        """Names of the experts. An expert of order 5 predicts from at most the last 5 ids."""
         train = [f"order {n} of the train split" for n in (*self.orders, *self.long_orders)]
         window = [f"order {n} of the window" for n in self.window_orders]
         return [*train, *window, *self.other_contexts]
 
     @property
     def features(self) -> int:
-        """F, the number of features."""
+        """Number of features: how often each context was counted, and the length of the text."""
         others = len(self.long_orders) + len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * others + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return log-probabilities (W, E, V) and features (W, F) after each prefix of `ids`."""
+        """Return log-probabilities (W, E, V) and features (W, F) after each of W `ids`.
+
+        Each of E experts predicts the next of V ids. The F features are logarithms of how often the
+        contexts were counted, and of the length of the text.
+        """
         log_p, features = zip(*self.blocks(ids), strict=True)
         return np.concatenate(log_p), np.concatenate(features)
 
     @property
     def block_size(self) -> int:
-        """Number of prefixes that `blocks` predicts after at once."""
+        """Number of positions in each part that `blocks` yields."""
         return max(1, BLOCK_NUMBERS // (self.size * self.counts.V))
 
     def blocks(
         self, ids: NDArray[np.int64], start: int = 0, every: int = 1
     ) -> Iterator[tuple[Floats, Floats]]:
-        """Yield what `of_window` returns, `block_size` prefixes at a time.
+        """Yield the results of `of_window` in blocks of `block_size` positions.
 
         Args:
-            ids: the W ids of a window.
-            start: the index of the first prefix.
+            ids: the ids of a window.
+            start: the first position to predict after.
             every: yield one in `every` blocks, and skip the others.
         """
         N, W = self.counts.order, len(ids)

@@ -43,8 +43,9 @@ class KneserNey:
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
         """Return the distributions of the next id after the last 0 to N ids of each of M contexts.
 
-        In `contexts` (M, N), the newest id is last, and `NO_ID` marks places before the window's
-        start. The result is N + 1 arrays (M, V), and the totals (M, N) after the last 1 to N ids.
+        In `contexts` (M, N), the newest id is last, and `NO_ID` stands for ids before the start of
+        the window. Return N + 1 arrays (M, V), and (M, N) how often the last 1 to N ids were
+        counted as a context.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))
@@ -69,7 +70,7 @@ class KneserNey:
         return predictions, totals
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the probability of each id given the N before it, faster than `predict`."""
+        """Return the probability of each id after the ids before it, faster than `predict`."""
         M = max(len(ids) - self.order, 0)
         keys = ids[self.order :].astype(np.int64)
         p: NDArray[np.float64] = self.unigrams[keys].astype(np.float64)
@@ -88,7 +89,7 @@ class KneserNey:
         return p
 
     def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the start and end indices in `keys[n]` of n-grams that begin with `contexts`."""
+        """Return the start and end, in `keys[n]`, of the n-grams that begin with each context."""
         start, end = contexts * self.V, (contexts + 1) * self.V
         return self.keys[n].searchsorted(start), self.keys[n].searchsorted(end)
 

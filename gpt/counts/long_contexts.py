@@ -24,13 +24,13 @@ NEAREST = 32  # places that are compared with each context
 
 
 class LongContexts:
-    """Places of the train split, sorted by their contexts: the ids before, the newest first.
+    """Indices of the train split, sorted by the ids before each index, from the newest back.
 
     Args:
         reversed_ids: (n,) the ids of the train split, the last first.
         places: (n - 1,) indices i into `reversed_ids`, sorted by the contexts: `reversed_ids[i:]`
             is the context of the id `reversed_ids[i - 1]`.
-        orders: the ascending numbers of ids in the contexts, the last of which is L.
+        orders: the lengths of the contexts in ids, in ascending order.
         V: number of distinct ids.
     """
 
@@ -46,9 +46,10 @@ class LongContexts:
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
     def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
-        """Return how often each id followed, in the train split, some prefixes of the window `ids`.
+        """Return how often each of V ids followed contexts of a window in the train split.
 
-        `rows` selects the M places at which the prefixes end. The result is (len(orders), M, V).
+        `rows` selects M indices of the window `ids`. For each n in `orders`, the context of an
+        index is the n ids that end there. The result is (len(orders), M, V).
         """
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
@@ -60,8 +61,8 @@ class LongContexts:
         """Return how often each id followed each of M contexts, (len(orders), M, V).
 
         If a context occurs more than `NEAREST` times, only `NEAREST` occurrences are counted: those
-        whose earlier ids agree the most with the earlier ids of the context. `contexts` (M, L) have
-        the newest id first, and V + 1 for missing ids. `found` (M,) are their indices in `places`.
+        that agree with the context for the most ids. `contexts` (M, L) have L ids each, the newest
+        first, and V + 1 for missing ids. `found` (M,) is the result of `_search`.
         """
         M = len(contexts)
         near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
@@ -75,7 +76,10 @@ class LongContexts:
         return counts.reshape(len(self.orders), M, self.V)
 
     def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-        """Return the index of each of M `contexts`, (M, L), in `places`, or where to insert it."""
+        """Return the index (M,) in `places` of each of M `contexts`, or where to insert it.
+
+        `contexts` (M, L) have L ids each, the newest first.
+        """
         n, dtype = len(self.places), f"S{self.L * self._size}"
         indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
         keys, found = contexts.view(dtype)[:, 0], np.zeros(len(contexts), np.int64)
@@ -87,9 +91,9 @@ class LongContexts:
 
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
-    """Sort the places of the train split `ids` by the ids before them.
+    """Sort the indices of the train split `ids` by the ids before each index.
 
-    Only the last `INDEXED_IDS` ids are used. `orders` are the numbers of ids in the contexts, and V
+    Only the last `INDEXED_IDS` ids are used. `orders` are the lengths of the contexts in ids, and V
     is the number of distinct ids.
     """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))

@@ -103,7 +103,7 @@ class Mixture:
 
     @property
     def gates(self) -> tuple[Gate, Gate]:
-        """`gate` and `sampling_gate`."""
+        """Both small networks that weight predictors: `gate` and `sampling_gate`."""
         return self.gate, self.sampling_gate
 
     def tensors(self) -> dict[str, NDArray[Any]]:
@@ -154,7 +154,7 @@ def mixture_from(
 
 
 def _gate(tensors: Mapping[str, NDArray[Any]], name: str, experts: Experts) -> Gate:
-    """Load the gate `name`, which weights `experts` against the network.
+    """Load the small network `name`, which weights `experts` against the language model.
 
     Raises:
         ValueError: an array in `tensors` has a wrong type, shape or value.
@@ -219,7 +219,7 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Return `weights` with that of the network set to 0, and those of the experts scaled.
+    """Return `weights` with the network's weight set to 0, and the other weights scaled.
 
     `weights` (M, E + 1) has, for each of M positions, the weights of E experts (predictors by
     n-gram counts) and, last, of the network. The experts' weights are scaled so that the sum of a

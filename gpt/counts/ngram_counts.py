@@ -33,7 +33,7 @@ class NgramCounts:
 
     @property
     def order(self) -> int:
-        """N, the number of ids in the longest context."""
+        """Number of ids in the longest context."""
         return len(self.keys) - 1
 
 
@@ -58,7 +58,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
     Args:
         ids: the text.
         V: number of distinct ids.
-        order: N, reduced to `longest_context(V)` if that is smaller.
+        order: ids in the longest context, at most `longest_context(V)` of which are used.
     """
     order = min(order, longest_context(V))
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)

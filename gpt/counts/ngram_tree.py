@@ -20,7 +20,10 @@ NONE = 0  # the node of contexts that do not occur; it has no children
 
 
 class NgramTree:
-    """A node for each id and each n-gram of 2 to N + 1 ids, with children of one appended id each.
+    """Tree of n-grams. The children of a node are its n-gram with one more id appended.
+
+    There is a node for each id, and for each n-gram of 2 to N + 1 ids that was counted, where N is
+    the number of ids in the longest context.
 
     Nodes are numbered from 1 by the length of their n-grams, then in ascending order, so that the
     node of `id` is 1 + `id`. `children` has a row for each node: its first child, and the number of
@@ -67,10 +70,10 @@ class NgramLevel(NamedTuple):
 
 
 def levels_of(counts: NgramCounts) -> list[NgramLevel]:
-    """Return the n-grams of 1 to N + 1 ids.
+    """Return the n-grams of each length, from one id to the longest n-grams of `counts`.
 
-    Shorter n-grams were counted as the ends of longer ones. The first context of the text ends no
-    longer n-gram. If it occurs nowhere else, it is inserted with a count of 0.
+    `counts` has a shorter n-gram only if it is the end of a longer one, so the beginning of the
+    text can be missing. It is then inserted with a count of 0.
     """
     V, levels = counts.V, list[NgramLevel]()
     keys, times = counts.keys[-1], counts.counts[-1]

@@ -23,9 +23,10 @@ DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shor
 
 
 def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield numbers (W,) for each order n: equal if the last n ids of two places are equal.
+    """Yield numbers (W,) of the contexts of n ids that end at each of W `ids`, for n in `orders`.
 
-    Each of `orders`, from 1, is at most twice the one before.
+    Equal contexts have equal numbers. `orders` begins with 1, and each of its elements is at most
+    twice the one before.
     """
     W = len(ids)
     contexts, length = np.unique(ids, return_inverse=True)[1], 1
@@ -55,15 +56,16 @@ class Characters:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Characters":
-        """Return the table of a vocabulary with these `Vocabulary.names`."""
+        """Classify the ids of a vocabulary, given the `names` of `Vocabulary.names`."""
         in_word = [len(name) > 1 or name.isalnum() or name == "_" for name in names]
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the keys (2, W) of both contexts, the word first, after each of `ids` (W,).
+        """Return hashes (2, W) of two contexts that end at each of the W `ids` of a window.
 
-        Different contexts can share a key of 64 bits, but hardly ever do: with T = 16,384 the
-        probability is below 1e-10 for a window.
+        The first context is the current word; the second is the character above the next one, and
+        the last two characters. Different contexts can have the same hash of 64 bits, but hardly
+        ever do: the probability is below 1e-10 for a window of 16,384 ids.
         """
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
@@ -87,10 +89,10 @@ class Characters:
 
 
 class CountsSoFar:
-    """Counts of the ids that followed the context of each place earlier in the same window.
+    """Counts, for each position of a window, of the ids that followed its context before.
 
-    `contexts` (W,) has a number for the context that ends at each place, and `ids` (W,) are the
-    window. For each place, only ids with a count above 0 are stored: these are few of the V ids.
+    `ids` (W,) are the window, and `contexts` (W,) has a number for the context that ends at each
+    position: equal contexts have equal numbers. Only counts above 0 are stored, which are few.
     """
 
     def __init__(self, contexts: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
@@ -127,9 +129,9 @@ class CountsSoFar:
         self.totals[:, 1] = distinct
 
     def smooth(self, lower: Floats, start: int) -> Floats:
-        """Return the distributions (M, V) of the next id at M places, from place `start` on.
+        """Return the distributions (M, V) of the next id at M positions, from `start` on.
 
-        `lower` (M, V) are the distributions after shorter contexts.
+        `lower` (M, V) are the distributions after shorter contexts, to be combined with the counts.
         """
         M, V = lower.shape
         total, distinct = self.totals[start : start + M].T
@@ -144,11 +146,11 @@ class CountsSoFar:
 
 
 def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return p (K, B, V) and shares (K, B) of P = p + share * lower after each of K contexts.
+    """Return p (K, B, V) and share (K, B) of the distribution P = p + share * lower of the next id.
 
-    `counts` (K, B, V) are those of the ids that followed each context in each of B texts. Also
-    return totals (2 K, B): for each context, the numbers of ids and of distinct ids that followed
-    it.
+    `lower` is the distribution after a shorter context. `counts` (K, B, V) says how often each of V
+    ids followed each of K contexts in each of B texts. Also return totals (2 K, B): how many ids,
+    and how many distinct ids, followed each context.
     """
     K, B, _ = counts.shape
     seen = np.minimum(counts, 1)

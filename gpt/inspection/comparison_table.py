@@ -128,7 +128,7 @@ def _differences(comparison: Comparison) -> PlainTable:
 
 
 def _names(comparison: Comparison) -> list[str]:
-    """Return a line for each row: its first run, and the number of other runs in the row."""
+    """Return a line for each row of runs: the first run, and the number of other runs."""
     return [
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows

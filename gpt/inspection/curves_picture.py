@@ -25,8 +25,9 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
-    A row of the comparison has a line, the mean over its runs, and a band from the lowest run to
-    the highest. Between its evaluations, a run is interpolated linearly.
+    Each row of the comparison consists of runs that differ only by seed. It is drawn as a line, the
+    mean over its runs, and a band from the lowest run to the highest. Losses between two
+    evaluations of a run are interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
@@ -66,7 +67,7 @@ def _trained_losses(curve: Curve) -> list[float]:
 
 
 def _draw_row(axes: Axes, row: Row, name: str) -> None:
-    """Plot the val losses of `row` against `name`: steps, characters or seconds of training."""
+    """Plot the val losses of the runs in `row` against `name`: steps, characters or seconds."""
     curves = [run.curve for run in row.runs if run.curve.steps]
     places = [np.array(getattr(curve, name), float) for curve in curves]
     start, end = max(x[0] for x in places), min(x[-1] for x in places)

@@ -56,7 +56,7 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
 
     Args:
         x: (..., C), the input of the first layer.
-        layers: a matrix W (C, C) of each layer, which maps x to y = GELU(x W).
+        layers: for each layer, a matrix W (C, C). The layer maps x to y = GELU(x W).
         residual: whether the output of a layer is x + y instead of y.
         norm: where to apply LayerNorm: "before" W, "after" the layer, or "none".
 

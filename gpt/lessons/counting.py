@@ -22,7 +22,10 @@ MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
 def count(text: str, gram: str, longest: bool) -> int:
-    """Count the places of `gram` in `text`; if not `longest`, the distinct characters before it."""
+    """Count how often `gram` occurs in `text`, or after how many distinct characters.
+
+    `longest` selects the first number, which Kneser-Ney smoothing uses for the longest n-grams.
+    """
     starts = [i for i in range(len(text)) if text.startswith(gram, i)]
     if longest:
         return len(starts)

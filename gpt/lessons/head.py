@@ -33,13 +33,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
     """Compute scaled dot-product attention.
 
     Args:
-        q: queries (..., T, hs).
-        k: keys (..., S, hs).
-        v: values (..., S, vs).
+        q: queries (..., T, head size).
+        k: keys (..., S, head size).
+        v: values (..., S, value size).
         causal: whether later keys get weight 0; then S must be T.
 
     Returns:
-        Outputs (..., T, vs) and attention weights (..., T, S).
+        Outputs (..., T, value size) and attention weights (..., T, S).
     """
     scores = q @ k.transpose(-2, -1)  # (..., T, hs) @ (..., hs, S)
     scores = scores * q.shape[-1] ** -0.5  # (..., T, S)
@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
         self.value = nn.Parameter(torch.rand(d_in, d_out))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map x (..., T, d_in) to outputs (..., T, d_out) and attention weights (..., T, T)."""
+        """Map x (..., T, channels) to outputs (..., T, head size) and weights (..., T, T)."""
         q = x @ self.query  # (..., T, d_in) @ (d_in, d_out)
         k = x @ self.key  # (..., T, d_out)
         v = x @ self.value  # (..., T, d_out)
@@ -84,9 +84,9 @@ class Head(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute queries from x (B, T, d_in), and keys and values from `context` (B, S, d_in).
+        """Compute queries from x (B, T, channels), keys and values from `context` (B, S, channels).
 
-        If `context` is None, use x. Return outputs (B, T, vs) and weights (B, T, S).
+        If `context` is None, use x. Return outputs (B, T, value size) and weights (B, T, S).
         """
         context = x if context is None else context
         q = self.query(x)  # (B, T, d_in) -> (B, T, hs)

@@ -53,7 +53,7 @@ class FusedHeads(nn.Module):
         return [part.transpose(1, 2) for part in qkv]  # (B, H, t, size)
 
     def weigh(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return causal attention weights (B, H, t, t) of queries and keys (B, H, t, hs)."""
+        """Return causal attention weights (B, H, t, t) of queries and keys (B, H, t, head size)."""
         t = q.shape[-2]  # to which the mask is cropped
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         scores = scores.masked_fill(self.future[:t, :t], float("-inf"))

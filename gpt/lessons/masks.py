@@ -1,6 +1,7 @@
 """Masks: which keys a query may attend to.
 
-Masks are boolean, (T, S), and True where query t may attend to key s. Additive masks are numbers.
+Masks of T queries and S keys are boolean, (T, S), and True where query t may attend to key s.
+Additive masks are numbers.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class InvertedHead(Head):
     """Head with the inverted causal mask, a common mistake: it attends to later keys only."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x (B, T, d_in) to outputs (B, T, vs) and weights (B, T, T)."""
+        """Map x (B, T, channels) to outputs (B, T, value size) and weights (B, T, T)."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         return attend_added(q, k, v, additive(~causal(x.shape[1])))
 

@@ -40,8 +40,8 @@ FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 def rotate(x: Tensor) -> Tensor:
     """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Channels c and c + hs/2 at position t form one complex number, which is rotated by the angle
-    t * 10000^(-2c/hs), in radians.
+    Of the hs channels, c and c + hs/2 at position t form one complex number. It is rotated by the
+    angle t * 10000^(-2c/hs), in radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2
     c = torch.arange(half, dtype=torch.float64)
@@ -53,7 +53,10 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) from -sqrt(hs) to sqrt(hs), of normalised q and k (..., T, hs)."""
+    """Return the scores (..., T, T) of normalised queries and keys (..., T, head_size).
+
+    They lie between -sqrt(head_size) and sqrt(head_size).
+    """
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)

@@ -46,7 +46,7 @@ def jacobian(scores: Tensor) -> Tensor:
 
 
 def example(seed: int) -> tuple[Tensor, Tensor]:
-    """Return random queries and keys (B, T, hs), each of shape (4, 8, 16)."""
+    """Return random queries and keys, each (B, T, head_size) = (4, 8, 16)."""
     x, _ = head.example(seed)
     B, T, _ = x.shape
     return torch.randn(B, T, 16), torch.randn(B, T, 16)

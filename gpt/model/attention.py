@@ -89,11 +89,13 @@ class CausalSelfAttention(nn.Module):
     def heads(
         self, x: Tensor, positions: slice | Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
+        """Compute the queries, keys and values (B, H, T, size) of all heads from x (B, T, C).
 
-        If `positions` is None, x begins at position 0. Then, with `model.key_offset`, half of the
-        channels of each key are replaced by those of the previous key. Otherwise, x continues the
-        texts of a cache at `positions`, and the cache replaces these channels later.
+        The size is `head_size` for queries and keys, and `value_size` for values.
+
+        If `positions` is None, x begins at position 0; else, x continues the texts of a cache at
+        `positions`. With `model.key_offset`, half of the channels of each key are replaced by those
+        of the previous key. For texts of a cache, the cache replaces them later.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes
@@ -117,7 +119,7 @@ class CausalSelfAttention(nn.Module):
 
 
 def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """Return the scores (B, H, T, T) of queries and keys (B, H, T, hs), -inf for later characters.
+    """Return scores (B, H, T, T) of queries and keys (B, H, T, head_size), -inf for later keys.
 
     Up to rounding, the result equals these steps of the paper, which take twice as long::
 

@@ -83,8 +83,8 @@ class Cache:
 class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
-    With `key_offset`, each key takes half of its channels from the previous character, so that half
-    is stored one position later. `keys` then has room for T + 1 characters.
+    With `key_offset`, each key takes half of its channels from the key of the previous character.
+    These channels are therefore stored one position later, in `keys` of T + 1 positions.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:

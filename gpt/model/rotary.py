@@ -34,7 +34,7 @@ class Rotary(nn.Module):
             self.register_buffer(name, float32, persistent=False)
 
     def forward(self, x: Tensor, positions: slice | Tensor | None = None) -> Tensor:
-        """Rotate queries or keys x (B, H, T, hs) by their `positions`, by default 0 to T - 1."""
+        """Rotate queries or keys x (B, H, T, head_size) by `positions`, by default 0 to T - 1."""
         positions = slice(x.shape[-2]) if positions is None else positions
         cos, sin = (table[positions].to(x.dtype) for table in (self.cos, self.sin))
         a, b = x.chunk(2, dim=-1)  # (B, H, T, hs / 2)

@@ -22,13 +22,14 @@ ADVANTAGE = 4.0  # nats by which the first predictor is preferred to each other 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts, as log-probabilities (B, n, V).
 
-    The mixture is averaged with its parts, by how well each predicted the window so far: `Switch`.
+    `Switch` averages the mixture, the network and each predictor by counts; those that predicted
+    the window so far better get larger weights.
 
     Args:
         mixture: counts of the train split, and a small network that weights counts and network.
         ids: (B, T) windows. The n-grams of each window are counted, too.
-        logits: (B, n, V), the network's after the last n ids of each window, of any precision and
-            on any device. The result is in float32, on the same device.
+        logits: (B, n, V), the network's logits after the last n ids of each window, in any
+            precision and on any device. The result is in float32, on the same device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
     mix = partial(_mixed_window, mixture)
@@ -41,7 +42,10 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> Floats:
-    """Mix the predictions `network` (n, V) after the last n ids of a window; see `mixed`."""
+    """Do the work of `mixed` for one window.
+
+    `network` (n, V) has the network's log-probabilities after the last n of the window's `ids`.
+    """
     blocks, switch, done = list[Floats](), Switch(), 0
     start = len(ids) - len(network)
     following = np.append(ids[start + 1 :], 0)
@@ -55,11 +59,11 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
 
 
 class Switch:
-    """Weights of K predictors that depend on their losses on the last ids of a window.
+    """Average of predictors, weighted by their losses on the last ids of a window.
 
-    The weights of experts and network in a mixture are fitted on text like the train split. They
-    can be far off on text of another kind, such as tables after prose or a new script. This average
-    is then soon about as good as the best predictor. The weights are those of a Bayesian average in
+    A mixture of network and n-gram counts is fitted on text like the train split. It can be far off
+    on text of another kind, such as tables after prose or a new script. This average is then soon
+    about as good as the best of its predictors. The weights are those of a Bayesian average in
     which older losses count less; compare Herbster and Warmuth 1998, "Tracking the best expert".
     """
 
@@ -67,10 +71,10 @@ class Switch:
         self.losses: float | NDArray[np.float64] = 0.0  # (K,) decayed sums, in nats
 
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
-        """Return the log of the average of K distributions at the next M positions, (M, V).
+        """Return the log (M, V) of the mean prediction of K predictors at the next M positions.
 
-        `log_p` (M, K, V) has the preferred predictor first. `following` (M,) are the ids after each
-        position; only averages at later positions use them.
+        `log_p` (M, K, V) has the preferred predictor first. `following` (M,) has the actual next id
+        of each position, which changes only the weights at later positions.
         """
         M, K, _ = log_p.shape
         nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)

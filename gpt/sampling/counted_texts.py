@@ -18,8 +18,8 @@ from gpt.counts.ngram_tree import NONE
 class CountedTexts:
     """Predictions by n-gram counts of the train split for B texts that grow by one id at a time.
 
-    Unlike an evaluation, sampling counts neither the texts nor long contexts
-    (`Mixture.for_sampling`), and does not average the mixture with its parts (`Switch`).
+    Evaluation also uses counts of the text itself and of long contexts, and averages the mixture
+    with its parts (`Switch`). Sampling does neither; see `Mixture.for_sampling`.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
@@ -54,9 +54,10 @@ class CountedTexts:
         return mixed.astype(np.float64)
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return log-probabilities (B, E, V) of the next ids by counts, and features (B, F).
+        """Return log-probabilities (B, E, V) of the next ids by E predictors, and features (B, F).
 
-        They equal the last rows of `Experts.of_window` for each text of at most T ids.
+        The predictors use n-gram counts; the F features are how often contexts were counted. For a
+        text of at most T ids, the results equal the last rows of `Experts.of_window`.
         """
         # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
         # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the
@@ -80,9 +81,10 @@ class CountedTexts:
         self._set_nodes(self._nodes[rows])
 
     def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
-        """Set the nodes of the last 1 to N ids of each text in the tree of the counts.
+        """Set the nodes that the last ids of B texts have in the tree of n-gram counts.
 
-        `nodes` (B, N + 1) have `NONE` in the last column.
+        Columns 0 to N - 1 of `nodes` (B, N + 1) are the nodes of the last 1 to N ids. The last
+        column is `NONE`.
         """
         (B, columns), V = nodes.shape, self.tree.V
         self._nodes = nodes
@@ -99,9 +101,9 @@ class CountedTexts:
         self._find_children()
 
     def _find_children(self) -> None:
-        """Update `_children` and `_terms` after the last 1 to N ids.
+        """Update `_children` and `_terms` for the current nodes of the texts.
 
-        First compute the nodes of all children, then their indices in the flattened arrays.
+        First find the children of these nodes, then their indices in the flattened arrays.
         """
         first, sizes = self.tree.children.take(self._nodes.ravel(), 0).T
         found = (first + sizes - sizes.cumsum()).repeat(sizes)

@@ -135,7 +135,7 @@ class Generator:
         return chosen
 
     def _start(self, rows: range) -> None:
-        """Prefill the new texts in `rows`, the last ones. Equal prompts are prefilled once."""
+        """Prefill the new texts, which are in the last `rows`; prefill equal prompts only once."""
         for text in self.texts[rows.start :]:
             text.context = text.prompt[-self.T :]
             text.recent = text.prompt[-PENALTY_CHARACTERS:]

@@ -3,7 +3,7 @@
 With torch, starting many small operations takes most of a character's time, and importing torch
 takes seconds. The results equal those of gpt/model up to rounding; a test compares the two.
 
-Shapes: K members of an ensemble (1 for a single model), B texts, n texts in a call with t new
+Shapes: K members of an ensemble (1 for a single model), B texts, of which one call extends n by t
 characters each, H heads, hs head_size, vs value_size, C channels, V vocabulary size.
 """
 
@@ -106,7 +106,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to the texts with the n indices `rows`; return logits (n * t, V).
+        """Append t `ids` to each of n texts, the ones in `rows`; return logits (n * t, V).
 
         If `want_logits` is false, return an empty array.
         """
@@ -129,7 +129,7 @@ class NumpyEngine:
         chosen = consecutive if rows.tolist() == list(range(rows[0], rows[0] + n)) else rows
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (members, n, t, H, size) into `cache` at `positions` + `later`."""
+            """Write `new` keys or values into `cache` at `positions` + `later`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
@@ -156,8 +156,10 @@ class NumpyEngine:
     ) -> tuple[Floats, Floats, Floats]:
         """Split `qkv` into rotated queries and keys (K, n, t, H, hs), and values (K, n, t, H, vs).
 
+        hs is the head size of queries and keys, vs that of values.
+
         Args:
-            qkv: (K, n t, H (2 hs + vs)), for K ensemble members and n texts of t new characters.
+            qkv: (K, n * t, H * (2 hs + vs)), for K ensemble members and t characters of n texts.
             n: the number of texts.
             rotations: rotary positions as complex numbers; None if the model has none.
         """

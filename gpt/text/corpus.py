@@ -64,7 +64,7 @@ class Corpus:
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
-        """Return the ids of the last `characters` characters, which may be at most those of val."""
+        """Return the ids of the last `characters` characters; val must have at least as many."""
         if characters == self.val_characters:
             return self.val
         if not self.vocabulary.is_bytes:

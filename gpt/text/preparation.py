@@ -135,14 +135,14 @@ class Task:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def fingerprint(self) -> list[str]:
-        """Return hashes of the files of the text and of the val text, which change with them."""
+        """Return hashes of the files of the text and of the val text, to detect changes."""
         try:
             return [quick_sha256(source.files) for source in self.sources]
         except OSError as error:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
 
     def parts(self) -> list[Part]:
-        """Return the whole text if val is its end, or the train part and the val part."""
+        """Return the whole text as one part if val is its end, else the train and val parts."""
         data = self.data
         if data.split == "tail":
             return [Part(source, data) for source in self.sources]
@@ -191,9 +191,9 @@ def count(
 
 
 def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` with the number of counted characters that share its unknown id.
+    """Return `vocabulary`, in which the counted characters that it lacks share its unknown id.
 
-    If there are such characters but no unknown id, raise TextError about the text `name`.
+    If it lacks some but has no unknown id, raise TextError about the text `name`.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:

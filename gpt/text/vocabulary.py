@@ -85,7 +85,7 @@ class Vocabulary:
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return whether each id begins a character. Some ids do not if ids are bytes."""
+        """Return whether each id begins a character; a byte may continue a character instead."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
         return np.asarray((ids & 0xC0) != 0x80)  # in UTF-8, other bytes have the leading bits 10
@@ -144,7 +144,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of each code point, (CODE_POINTS,); V, which is no id, if it has none."""
+        """The id of each code point, (CODE_POINTS,), or V for a code point without an id."""
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
