@@ -93,7 +93,7 @@ def evaluate(
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
-    """Measure how much `model` copies its train split, in samples and when it continues a text."""
+    """Measure how much `model` copies of its train split, in samples and in continuations."""
     from gpt.device import default_modes
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect

@@ -282,7 +282,7 @@ class Model:
             and T characters. `losses` (T - 1,) are the losses in nats of each character but the
             first. `losses_without` (n_layer, H, T - 1) are those losses with one head ablated.
             `previous` and `induction` (n_layer, H) score whether a head attends to the previous
-            character, and whether it finds repetitions. N-gram counts affect only `with_counts`.
+            character, and whether it finds repetitions. Only `with_counts` includes n-gram counts.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.
@@ -330,8 +330,8 @@ class Model:
     def corpus(self) -> "Corpus | None":
         """Read the text of the run, and return its ids, split into train and val.
 
-        Return None, with a notice, if the text cannot be read or has other characters than when the
-        model was trained.
+        If the text cannot be read, or its set of characters has changed since training, log a
+        warning and return None.
         """
         from gpt.api.resolve import read_text
 

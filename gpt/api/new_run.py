@@ -54,10 +54,10 @@ class NewRun:
         return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
     def resolved(self, *, in_sweep: bool = False) -> "Config":
-        """Return the config, in which settings may still be open (see `is_open`).
+        """Return the config. If `is_open`, gpt still has to choose settings for the text.
 
-        Raise ConfigError if a given setting has no effect. If `in_sweep`, such settings are
-        accepted, because they may have an effect in other runs of the sweep.
+        Raise ConfigError if a given setting has no effect. With `in_sweep`, accept such settings,
+        because they may have an effect in other runs of the sweep.
         """
         from gpt.config.load import check_effects, keys_set_by
         from gpt.config.schema import explicit
@@ -88,9 +88,9 @@ class NewRun:
         return config
 
     def is_open(self, config: "Config") -> bool:
-        """Return whether the unset settings of the resolved `config` are to be chosen.
+        """Return whether gpt has to choose the unset settings of the resolved `config`.
 
-        This is so if the user gave no config and set none of `train.steps`, `train.plans`,
+        That is the case if the user gave no config and set none of `train.steps`, `train.plans`,
         `train.init_from` and `train.distill`.
         """
         train = config.train
@@ -106,7 +106,7 @@ class NewRun:
     ) -> tuple["Config", "Corpus"]:
         """Read the text, and adapt the config to it.
 
-        1. If settings are open (see `is_open`), choose them for the text and the time.
+        1. If `is_open`, choose the unset settings for the text and the time.
         2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
         3. Otherwise, leave the config as it is.
 
@@ -129,8 +129,8 @@ class NewRun:
     def _without_overfitting(self, config: "Config", corpus: "Corpus") -> "Config":
         """Return `config` with limited steps and early stopping.
 
-        Settings that the user gave are kept. If these contain `train.steps` or `train.plans`, and
-        no minutes are set, nothing is changed.
+        Settings that the user gave are kept. If no minutes are set, but `train.steps` or
+        `train.plans` is, `config` is returned unchanged.
         """
         from gpt.config.load import keys_given, load_config
 
@@ -162,7 +162,7 @@ def choose_settings(
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Choose the settings that `config` leaves unset; for the arguments see `NewRun.ready`."""
+    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.ready`."""
     from gpt.config.load import load_config
 
     sources = open_sources(config.data, ranks=ranks)

@@ -77,7 +77,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python; else return an invalid value."""
+            """Convert numpy and torch values to Python, others to a dict that no setting takes."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -127,7 +127,7 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Return the source of the text and, if `data.val_source` is set, that of the val text."""
+    """Return the source of the text and, if `data.val_source` is set, the source of val."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 

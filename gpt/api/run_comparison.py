@@ -27,7 +27,7 @@ def compare(
     """Compare runs. Runs that differ only by seed form one row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, its
-    val losses are those of training, and the confidence interval for other texts is left out.
+    val loss of training is used, and there is no confidence interval for other texts.
 
     Args:
         runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
@@ -37,8 +37,8 @@ def compare(
             two decimals.
 
     Returns:
-        A Comparison: the rows, and the difference of each other row from the first. All losses are
-        in nats per character, so runs of different vocabularies can be compared.
+        A Comparison: the rows, and the difference between the first row and each other row.
+        All losses are in nats per character, so runs of different vocabularies can be compared.
 
     Raises:
         UsageError: there is no such run, the val texts of two runs differ, there is nothing to
@@ -72,7 +72,7 @@ def compare(
 
 
 def _runs_of(name: str) -> list[Path]:
-    """Return the path of a run or log, or those of the runs of a sweep that have a checkpoint."""
+    """Return the path of a run or log. For a sweep, return those of its runs with a checkpoint."""
     from gpt.runs.find import find_run, find_sweep
     from gpt.runs.format import has_checkpoint
 
@@ -118,11 +118,11 @@ def _log(path: Path) -> "ComparedRun":
 
 
 def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Read a run, score its best checkpoint on its val split, and return it with hashes of val.
+    """Read a run, score its best checkpoint on its val split, and return two hashes of val, too.
 
-    Two runs with a hash in common have the same val text. One hash consists of the recorded hash of
-    the whole text and of `data.val_fraction`. The other is computed from the val text, in which
-    rare characters may be unknown; it is left out if the text is missing.
+    Two runs with a hash in common have the same val text. One hash combines the recorded hash of
+    the whole text with `data.val_fraction`. The other is computed from the val text, after unknown
+    characters are replaced; there is no such hash if the text is missing.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -170,8 +170,8 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
-    For a run of a sweep with `train.minutes`, return the settings in the plan of the sweep. Those
-    of the run contain the number of steps that fit into the minutes, which differs between seeds.
+    For a run of a sweep with `train.minutes`, return the settings that the sweep planned. The run's
+    own settings contain the number of steps that fit into the minutes, which depends on the seed.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan
@@ -186,7 +186,7 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
 
 
 def _sizes(model: "Model") -> dict[str, Any]:
-    """Return the number of parameters and, if this machine has the device, the training memory."""
+    """Return the number of parameters and, if this machine has its device, the training memory."""
     from gpt.device import computing_with, select_device
     from gpt.model.shapes import parameter_count
     from gpt.training.memory_estimate import LIBRARY_BYTES, training_bytes
@@ -200,7 +200,7 @@ def _sizes(model: "Model") -> dict[str, Any]:
 
 
 def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
-    """Raise UsageError if the val texts of two runs, by name, have no hash in common."""
+    """Raise UsageError if val texts differ; `texts` has the val hashes of each run, by its name."""
     first = next(iter(texts), "")
     for name, text in texts.items():
         if text.isdisjoint(texts[first]):

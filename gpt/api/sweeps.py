@@ -35,8 +35,8 @@ def sweep(
     trained again. If a run fails, the others are still trained. For other exceptions see `train`.
 
     Args:
-        config: as for `train`. Without it, settings are chosen for the text, once for all runs,
-            unless the runs differ in their text, time or model.
+        config: as for `train`. Without it, settings are chosen for the text: once for all runs
+            that have the same text, time and model settings.
         text: as for `train`.
         minutes: the time of each run.
         settings: as for `train`; a key that takes one value may have a list of values, such as

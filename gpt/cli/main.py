@@ -93,9 +93,9 @@ def main() -> NoReturn:
 
 
 def _set_up_streams() -> None:
-    """Replace closed streams by the null device, and prevent errors of streams as far as possible.
+    """Replace closed streams by the null device, and prevent most errors of streams.
 
-    Characters that cannot be decoded or encoded are escaped. Errors of stderr are ignored.
+    Characters that cannot be decoded or encoded are escaped. Write errors of stderr are ignored.
     """
 
     def null_device(mode: str) -> TextIO:
@@ -165,8 +165,8 @@ def _usage_message(error: Any) -> str:
 class _Notices(logging.Handler):
     """Logging handler that prints messages to stderr, above the progress bar if there is one.
 
-    In a terminal, the status line of a phase is erased when the phase ends or the next message is
-    printed. Elsewhere it is printed like any other message.
+    Messages of `gpt.status.phase` say what the program is doing. In a terminal, such a message is
+    erased when the work ends or the next message is printed; elsewhere it stays.
     """
 
     _shows_status = False

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: training finishes its step and saves it before the process exits."""
+"""Ctrl-C, SIGTERM and SIGHUP: training finishes its step and is saved before the process exits."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal is handled as outside the context. If `repeated`, it is ignored instead: workers
-    of torchrun get one Ctrl-C twice, from the terminal and from torchrun. An `Interrupted` error
+    A second signal has its usual effect. With `repeated`, it is ignored instead, because workers of
+    torchrun get one Ctrl-C twice, from the terminal and from torchrun. An `Interrupted` error
     that leaves the context gets the exit code of the signal. Outside the main thread, the context
     has no effect, because Python allows signal handlers only in the main thread.
     """

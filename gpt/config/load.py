@@ -69,7 +69,7 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Scale the Muon rate in `below` as `changes` scale the learning rate; {} if they do not."""
+    """Return the Muon rate in `below`, scaled by the ratio of new to old learning rate; else {}."""
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates

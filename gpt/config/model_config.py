@@ -97,7 +97,7 @@ class ModelConfig(ConfigSection):
         return min(attention_window, T)
 
     def obstacles(self) -> list[str]:
-        """List the settings that llama.cpp has no architecture for, with the values it needs."""
+        """List the settings that llama.cpp does not support, each with the value it expects."""
         needed = {
             "counts": 0,
             "ngram": 1,
@@ -163,5 +163,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy with `T` = `attention_window`: only counts see further back."""
+        """Return a copy with `T` = `attention_window`: the shape without n-gram counts."""
         return self.model_copy(update={"T": self.attention_window})

@@ -19,9 +19,12 @@ class ConfigSection(BaseModel):
 class Setting:
     """Description of one setting: an entry of the table `SETTINGS`.
 
-    `fine_tuning` is what determines the default in a run that fine-tunes another run. `new`: the
-    attribute `default`. `inherited`: the value of the other run. `scaled`: that value times a
-    factor. `fixed`: that value, which the user cannot change.
+    `fine_tuning` determines the default in a run that fine-tunes another run, the original:
+
+    - "new": the attribute `default`
+    - "inherited": the value in the original run
+    - "scaled": the value in the original run times a factor
+    - "fixed": the value in the original run, which the user cannot change
     """
 
     key: str  # dotted, such as `train.steps`
@@ -40,8 +43,8 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        options: `resumable`, `fine_tuning` and `affects_choice`, the attributes of `Setting`; and,
-            for the first setting under a heading of the help, that heading as `group`.
+        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`. The
+            first setting of each group also has `group`, the heading of the group in the help.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

@@ -46,7 +46,7 @@ for tag, pattern, first in (
 
 
 def parse(text: str, origin: str) -> Any:
-    """Parse a YAML text; if it is not valid, raise ConfigError that begins with `origin`."""
+    """Parse a YAML text; if invalid, raise ConfigError with a message that begins with `origin`."""
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):

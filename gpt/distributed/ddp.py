@@ -21,8 +21,8 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     """Wrap `module` in DistributedDataParallel, so that backward averages gradients over `ranks`.
 
     `rehearse` runs forward and backward passes of the wrapped module. DDP chooses the order of its
-    additions during the first pass. After it, all steps have the same order, so that a resumed run
-    gets equal sums bit for bit.
+    additions during the first pass. Without `rehearse`, the first step of a resumed run would add
+    in another order, and its gradients would differ in the last bits.
     """
     if ranks.size == 1:
         return module

@@ -44,8 +44,8 @@ def is_first_to_fail() -> bool:
 def begin_training() -> str | None:
     """Return the run folder to resume if torchrun restarted this process; None for a new run.
 
-    Call it once for each training: it counts its calls. The n-th training of a restarted process
-    resumes the run of the n-th training before the restart.
+    Call this function once for each training, as it counts its calls. The n-th training
+    of a restarted process resumes the run of the n-th training before the restart.
     """
     global _trainings
     _trainings += 1

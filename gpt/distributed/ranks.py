@@ -30,7 +30,7 @@ class Ranks:
     local_size: int = 1  # number of processes on this machine
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
-        """Call `work(*arguments)` on rank 0 only; return its result, sent pickled, on all ranks."""
+        """Call `work(*arguments)` on rank 0 only; pickle the result; return it on all ranks."""
         if self.size == 1:
             return work(*arguments)
         import torch.distributed as dist
@@ -60,7 +60,7 @@ class Ranks:
         self.sum([0.0])
 
     def share(self, count: int) -> slice:
-        """Return this rank's slice of `count` items: 3 ranks share 7 items as 0:2, 2:4 and 4:7."""
+        """Return this rank's slice of `count` items; 3 ranks get 0:2, 2:4 and 4:7 of 7 items."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def check_batch(self, batch_size: int) -> None:

@@ -114,7 +114,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return a config with the layers and channels of `choice`, or the nearest allowed ones."""
+        """Return a config for `choice`, with the nearest layers and channels that `base` allows."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -122,15 +122,15 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def part_to_measure(self, config: Config, members: int = 1) -> Config:
-        """Return `config` with one process's share of the batch, and one ensemble member."""
+        """Return `config` with one process's share of the batch, and `members` ensemble members."""
         share = -(-config.train.batch_size // self.ranks.size)
         return config.changed(train={"batch_size": share}, model={"ensemble": members})
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return a smaller `data.val_fraction` if scoring all of val takes too long, else None.
+        """Return a smaller `data.val_fraction`, or None to keep all of val.
 
-        That is longer than MAX_LAST_EVALUATION of the remaining time, `seconds`, of a run with
-        `config`. Also return None if the user has set how val is split off.
+        The val split is made smaller if a run with `config` would need more than the fraction
+        MAX_LAST_EVALUATION of its `seconds` to score val, unless the user set how val is split.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self._pace(config).evaluation_s + self.counts_s
@@ -157,7 +157,7 @@ class Chooser:
         If no run of at least MIN_STEPS steps fits into the time, return the quickest run.
 
         Args:
-            text: the results of the pilot.
+            text: how hard the text is to predict.
             seconds: the time that remains.
             scored: the number of ids that the last evaluation scores.
         """
@@ -172,7 +172,7 @@ class Chooser:
         return min(trusted or fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
-        """Return the config of the run `choice`; ConfigError if `base` does not fit its shape."""
+        """Return the config of run `choice`; raise ConfigError if `base` forbids its shape."""
         T = self._window_of(choice)
         config = settings_for(choice, T, self.batch_size, repeats=self.offsets_keys)
         if self.has_counts:
@@ -214,7 +214,7 @@ class Chooser:
         return on_device <= MAX_MEMORY_FRACTION * self.free
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return the config and the Choice of each combination of layers, channels, members."""
+        """Return (config, choice) of each allowed number of layers, channels and members."""
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -258,7 +258,7 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the best run of a model for each possible `character_dropout`; see `best`."""
+        """Yield the best run of the model `shape` for each `character_dropout`; see `best`."""
         pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
@@ -279,12 +279,12 @@ class Chooser:
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the characters per member beyond which overfitting raises the predicted val loss."""
+    """Return the characters per ensemble member beyond which a run overfits by prediction."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Shorten `choice` as long as that lowers its predicted val loss; return loss and choice."""
+    """Shorten the run until its predicted val loss is lowest; return that loss and the run."""
     loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)

@@ -1,6 +1,6 @@
 """Measure how well n-gram counts predict a text without a network.
 
-law.py predicts the val loss of a run with counts from this loss and that of the network alone.
+From this loss and the network's loss, law.py predicts the val loss of a run with counts.
 
 n: ids of a sample, E: experts (predictors by n-gram counts), F: inputs of the gate, which weights
 the experts, V: number of distinct ids.
@@ -34,16 +34,16 @@ COUNTED_POWER = 0.03  # the loss is in proportion to this power of 1 / (number o
 def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> float:
     """Return the approximate val loss of n-gram counts alone, in nats per id.
 
-    The counts predict a sample of `val`. A gate that weights the counts is fitted to one half of
-    the sample and scored on the other, both ways. This gate is not kept: a run fits its gate
-    without val, and no setting depends on this loss.
+    The counts predict a sample of `val`. A gate, which weights them, is fitted to one half of the
+    sample and scored on the other half, and vice versa. Then it is discarded: a run fits its own
+    gate without val, and no setting depends on this loss.
 
     Args:
         corpus: the text.
         val: the ids of the val split.
         config: the settings of the counts and the number of threads.
-        seconds: the time for counting. If the train split is too long for it, the end is counted,
-            and the loss is reduced by what more counts are usually worth.
+        seconds: the time for counting. If it is too short for the whole train split, only the end
+            of the split is counted, and the loss is reduced by the usual gain of more counts.
     """
     V, model = len(corpus.vocabulary), config.model
     characters = Characters.of(corpus.vocabulary.names)
@@ -70,8 +70,8 @@ def _sample(experts: Experts, ids: Ids, T: int) -> tuple[Tensor, Floats, Tensor]
     """Predict a sample of `ids`: evenly spread blocks in windows of `T` ids.
 
     Returns:
-        Log-probabilities (n, E + 1, V) of `experts` and of a network that knows nothing, the inputs
-        of the gate (n, F), and the ids that were to be predicted (n,).
+        Log-probabilities (n, E + 1, V) of the E `experts` and of the uniform distribution, the F
+        inputs of the gate (n, F), and the target ids (n,), for n ids of the sample.
     """
     V = experts.counts.V
     n = max(2, min(SAMPLED_IDS, MAX_NUMBERS // (experts.size * V)))

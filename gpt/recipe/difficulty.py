@@ -43,7 +43,7 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot; for the arguments see `settings_for`."""
+    """Return the config of a pilot, a small test model; for the arguments see `settings_for`."""
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
@@ -68,7 +68,8 @@ def measure_difficulty(
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
-        affordable: the largest number of characters to train on, if above MIN_PILOT_CHARACTERS.
+        affordable: the largest number of characters to train on. MIN_PILOT_CHARACTERS are trained
+            on in any case.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

@@ -13,8 +13,8 @@ Unlike in that paper, A grows with D, because a large model gains little in a sh
 - `slope` is how fast losses fall on a text, estimated from the pilot's progress. It is 1 on a
   typical text, and 0 on random ids.
 - `overfit` is the harm of many passes over the text. Each further pass also adds less to D, as in
-  Muennighoff et al. (arXiv:2305.16264, section 3.1), and more so for a large model. The pilot's
-  `overfit` is limited to MAX_OVERFIT of its loss.
+  Muennighoff et al. (arXiv:2305.16264, section 3.1), especially for a large model. The
+  `overfit` of the pilot is at most MAX_OVERFIT times its loss.
 - `hidden` is the cost of token dropout, and `averaged` the gain of averaging ensemble members.
 - `repeated` is the loss of ids that a model can copy (repetition.py). It drops to about the same
   value on each text once attention heads have learnt to copy.
@@ -122,7 +122,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return `excess` of the formula without `repeated`; limit `overfit` to `max_overfit`."""
+    """Return `excess` (see the top of this file) without `repeated`; `overfit` <= `max_overfit`."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -152,16 +152,16 @@ def _excess(
 
 
 def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float:
-    """Return the predicted val loss of a mixture of counts with a network that has val loss `loss`.
+    """Return the predicted val loss of a network mixed with n-gram counts.
 
-    `counts_loss` is that of counts alone; if it is infinite, the result is `loss`.
+    The network alone has val loss `loss`, the counts alone `counts_loss`, which may be infinite.
     """
     gained = mixing * math.log1p(math.exp(-abs(loss - counts_loss) / mixing))
     return max(min(loss, counts_loss) - gained, 0.0)
 
 
 def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> float:
-    """Return the standard deviation of `mixed_loss`, for that of the network's `loss`."""
+    """Return the standard deviation of `mixed_loss` if `loss` has the deviation `deviation`."""
     if math.isinf(counts_loss):
         return deviation
     share = 1 / (1 + math.exp((loss - counts_loss) / MIXING))  # derivative of `mixed_loss`
@@ -169,10 +169,10 @@ def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> floa
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return how much ids that a model can copy add to the predicted val loss.
+    """Return the part of the predicted val loss that comes from ids that a model can copy.
 
-    Heads learn to copy in a long run, or with a wide model. The loss of each such id then falls to
-    `fitted.copied`.
+    Heads learn to copy in a long run or in a wide model. Then the loss of each of these ids falls
+    to `fitted.copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
@@ -202,10 +202,10 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    Comparable runs are at most MAX_OUTSIDE times as long and large as those of the fit, or
-    compute-optimal. Without this limit, the law would choose small models that see far too many
-    characters. An ensemble is not optimal before each member has seen the whole text: one larger
-    model learns more from new text.
+    Comparable runs are at most MAX_OUTSIDE times as long and large as the runs that the law was
+    fitted to, or compute-optimal. Without this limit, the law would choose small models
+    that see far too many characters. An ensemble is not optimal before each member has seen the
+    whole text: one larger model learns more from new text.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)
@@ -214,7 +214,7 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 
 
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
-    """Return whether the run or its `val_loss` is far outside of the runs of the fit."""
+    """Return whether the run or its `val_loss` is far from those that the law was fitted to."""
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
 
@@ -231,8 +231,8 @@ def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`.
 
-    The deviation is larger if the pilot was short or has not learnt to copy, and if the run or the
-    text is outside of the ranges of the fit.
+    The deviation is larger if the small test model of `text` was trained briefly or has not learnt
+    to copy, and if the run or the text is unlike those that the law was fitted to.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the text and the run exceed each range

@@ -196,7 +196,7 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the first models and the pilot; return the largest config, and the pilot's pace."""
+    """Measure a few models and the pilot; return the largest model's config, the pilot's pace."""
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE[speed.launches_kernels] * limit_s), LONGEST_GUESS)
     shapes = FIRST_MEASURED[speed.launches_kernels]
@@ -218,14 +218,14 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Return the results of the pilot, and of counts with the settings of `usual`.
+    """Train the pilot, a small model, and measure n-gram counts alone; return their results.
 
     Args:
-        chooser: has the text.
-        usual: a config for the text.
+        chooser: the chooser of the run, which contains the text.
+        usual: a config with the settings of the counts.
         val: the ids of the val split to predict.
         pace: the speed of the pilot.
-        remaining_s: the time of the run, in seconds, of which this takes a small part.
+        remaining_s: the remaining seconds of the run; the measurements take a small part of them.
         check_stop: called before each step of the pilot.
     """
     corpus, repeats = chooser.corpus, chooser.offsets_keys

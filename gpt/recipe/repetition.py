@@ -1,8 +1,8 @@
 """Measure how much of a text repeats earlier text, which a model can learn to copy.
 
-An id is repeated if its context, the few ids before it, occurred earlier in the same window, and
-was last followed by the same id. An induction head predicts such ids (arXiv:2209.11895, "prefix
-matching"). `context` is the number of ids of a context.
+An id is repeated if the few ids before it, its context, occurred earlier in the same window, and
+the same id followed the latest such occurrence. An induction head predicts such ids
+(arXiv:2209.11895, "prefix matching"). `context` is the number of ids of a context.
 """
 
 import math
@@ -26,16 +26,16 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than MUCH_REPEATED of the val ids are repeated, in windows of `T` ids."""
+    """Return whether over MUCH_REPEATED of the val ids repeat earlier ids in windows of `T` ids."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the length of a context, in ids, for a text and windows of `T` ids.
+    """Return how many ids must occur again for the next id to count as repeated.
 
-    The length is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by
-    chance, but at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the
-    windows, at most 1 / CHANCE_WINDOWS of them, where H is the entropy of an id in nats.
+    The number is at least CONTEXT_CHARACTERS characters, and at most T / 2. It is chosen so that n
+    ids recur by chance in at most 1 / CHANCE_WINDOWS of the windows of `T` ids. The chance is about
+    T / exp(n H), where H is the entropy of an id in nats.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -47,7 +47,7 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of `ids` repeated after `context` equal ids, in windows of `T` ids."""
+    """Return the fraction of repeated `ids` (see `repeated`) in windows of `T` ids."""
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
@@ -69,7 +69,11 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return which targets `y` of the inputs `x` are repeated, all (B, T)."""
+    """Return a mask (B, T) of the targets `y` (B, T) that repeat earlier text of their window `x`.
+
+    A target is repeated if the last `context` inputs occurred earlier in the window, and the same
+    target followed their latest occurrence.
+    """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}

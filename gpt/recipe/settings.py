@@ -51,7 +51,7 @@ class Choice:
 
 
 def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
-    """Return an attention window for the ids of the shorter split: a power of two up to `limit`."""
+    """Return an attention window, a power of two up to `limit`, for `shortest_split` ids."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     return 1 << min(limit, longest).bit_length() - 1
 
@@ -59,7 +59,7 @@ def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
     """Return `config` with n-gram counts, and a T that can exceed the attention window.
 
-    `shortest_split` is the number of ids of the text's shorter split.
+    `shortest_split` is the number of ids of train or of val, whichever is shorter.
     """
     context = T = config.model.attention_window
     # half a split is about what the gate is fitted on: see GateFit
@@ -99,9 +99,9 @@ def settings_for(
 ) -> Config:
     """Return the config of the run `choice`.
 
-    With `repeats`, for a text that repeats itself, heads should learn to copy: there are at least
-    two, half of each key's channels come from the previous character, and the windows at the start
-    of the run are longer than otherwise.
+    `repeats` is for texts that repeat themselves, so that heads learn to copy: there are two or
+    more heads, half of each key's channels come from the previous character, and the first windows
+    of the run are longer than without `repeats`.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -66,13 +66,13 @@ class Speed:
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
-        """Measure and store the paces of `configs` without ensembles."""
+        """Measure and store the paces of `configs`, which must not have ensembles."""
         for config, pace in zip(configs, self.measure([*configs]), strict=True):
             operations = operations_per_character(config.model, self.V)
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`, until all members have processed a character."""
+        """Return the pace of `config`: the time of all ensemble members for one character."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle
@@ -109,7 +109,7 @@ class Speed:
 
 
 def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
-    """Return the number of threads that the members of an ensemble divide; 1 if they take turns."""
+    """Return how many threads the members of an ensemble share; 1 if one member runs at a time."""
     with computing_with(config.threads):
         shared = takes_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
@@ -129,7 +129,7 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 def measure_paces(
     configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
 ) -> list[Pace]:
-    """Measure the pace of each of `configs`, without an ensemble, on a temporary model.
+    """Measure the pace of each of `configs`, which must not have ensembles, on a temporary model.
 
     The models take turns, so that other programs on the machine slow all of them equally. No model
     is compiled, because compiling would take longer than the measurement. `before_each` is called
@@ -168,7 +168,7 @@ def measure_paces(
 def _step_seconds(
     updates: list[Update], first_steps: list[int], together: int, before_each: Callable[[], object]
 ) -> list[float]:
-    """Return each model's median seconds per step; the clock is read after `together` steps."""
+    """Return each model's median seconds per step, timed in groups of `together` steps."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

@@ -96,8 +96,8 @@ def run_sweep(
 
     Args:
         folder: the folder of the sweep. If it contains a sweep, that sweep is resumed.
-        asked: the runs that the command asks for. If None, the runs of the sweep in `folder`.
-        choose: returns a config whose unset settings are chosen for the text and the time.
+        asked: the runs of the sweep; None for the runs of the sweep that is in `folder`.
+        choose: returns a config with its unset settings chosen for the text and the time.
         load: reads the text of a config.
         jobs: the number of runs to train at once. In a new sweep the threads are divided among
             them. Default: the number in the sweep that is resumed, or 1.
@@ -168,8 +168,8 @@ def new_plan(
 ) -> SweepPlan:
     """Return the plan of a new sweep; for the arguments see `run_sweep`.
 
-    gpt chooses unset settings (`PlannedRun.is_open`) once for all runs that differ only in training
-    settings, so that these have the same model, but separately for each text, time or model.
+    Unset settings are chosen once for all runs that differ only in training settings, so that these
+    runs have the same model. Each text, time or model setting gets its own choice.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -246,7 +246,7 @@ def _finish(
 ) -> SweepRun:
     """Train or resume a run of the sweep in the folder `sweep` unless it is finished.
 
-    With `as_command`, a `gpt train` command trains it, and `on_event` is not called.
+    With `as_command`, a `gpt train` process trains the run, and `on_event` is not called.
     """
     run = sweep / planned.name
     ended = SweepRun(str(from_here(run)), planned.config.seed)

@@ -83,7 +83,7 @@ def check_count(runs: int) -> None:
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values, as typed, that the override `change` lists for `key`; None if only one."""
+    """Return the list of values in the override `change`, as typed; None for a single value."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
             return None
@@ -129,7 +129,7 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key, different in each run. Those that gpt chooses are left out.
+        """Settings by dotted key, without those that gpt chooses. No two runs have equal settings.
 
         A command resumes the sweep if it asks for runs with the same settings.
         """
@@ -173,7 +173,7 @@ def check_different(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
-    """Raise UsageError, which names a difference, if `plan` and `asked` have different runs."""
+    """Raise UsageError with the first difference if `plan` and `asked` have different runs."""
     before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
     if before == now:
         return

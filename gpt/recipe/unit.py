@@ -13,9 +13,10 @@ MAX_BYTES_PER_CHARACTER = 1.1  # a text with fewer has hardly more bytes than ch
 def reads_better_as_bytes(corpus: Corpus) -> bool:
     """Return whether a model of bytes predicts a text better than a model of its characters.
 
-    Bytes are better for a text of many distinct characters in two cases. New characters keep
-    occurring, so val has characters that are not in train; nearly all of their bytes are. Or nearly
-    all characters have one byte; with 256 ids, n-grams of longer contexts can be counted.
+    Bytes are better for a text of many distinct characters in two cases:
+
+    - New characters keep occurring. Val then has characters that train lacks, but few such bytes.
+    - Nearly all characters have one byte. With only 256 ids, longer n-grams can be counted.
     """
     if len(corpus.vocabulary) < MANY_IDS:
         return False

@@ -44,7 +44,7 @@ class Curve:
 
 
 def read_curve(run: Path, characters: int) -> Curve:
-    """Read the curve of a run, in nats per id, from its metrics.jsonl, if there is one.
+    """Read the val losses of a run, in nats per id, from metrics.jsonl; none without that file.
 
     `characters` is the number of characters in a step.
     """

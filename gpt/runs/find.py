@@ -108,7 +108,10 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of sweep `name`, or of the sweep with the newest run, if there is one."""
+    """Return the folder of sweep `name`; None if it is no sweep.
+
+    Without `name`, return the sweep of the newest run; None if that run is not in a sweep.
+    """
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 

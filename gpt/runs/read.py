@@ -1,6 +1,6 @@
 """Read a checkpoint, and verify the size and SHA-256 of each file. Imports no torch.
 
-format.py explains why these are verified.
+format.py explains why the files are verified.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and its step if it is known before it is read."""
+    """Return the folder of a checkpoint, and its step; None if the step is only in its files."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -112,7 +112,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint, with only those of its tensors that are in `tensor_files`."""
+    """Read and verify a checkpoint; load only the tensors in the files named `tensor_files`."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -198,8 +198,10 @@ def _mixture(
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
     """Return all tensors of a safetensors file by name.
 
-    Raise ValueError if the file has more than about `max_bytes`, the wrong hash, or types that
-    numpy lacks, and OutOfMemory if it is larger than the free memory.
+    Raises:
+        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or it has types
+            that numpy lacks.
+        OutOfMemory: the file is larger than the free memory.
     """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:

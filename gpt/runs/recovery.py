@@ -46,7 +46,7 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return the first result of `read(run, step)`, newest step first, that is not damaged.
+    """Return `read(run, step)` for the newest checkpoint that is not damaged.
 
     Also return the errors of the newer, damaged checkpoints by step.
     """
