@@ -32,8 +32,8 @@ def select_device(name: str) -> torch.device:
     memory on the current device.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not have the device, or computes
-            wrong attention on it (see MIN_MPS_TORCH).
+        DeviceError: this machine, or this build of torch, does not support the device; or attention
+            is computed wrongly on it (see MIN_MPS_TORCH).
     """
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

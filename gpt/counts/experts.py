@@ -24,7 +24,7 @@ MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
 class Experts:
-    """Experts that use counts of the train split, and experts that use counts of the window so far.
+    """Predictors of the next id, by counts of the train split and of the window before that id.
 
     Args:
         counts: n-gram counts of the train split.
@@ -60,7 +60,7 @@ class Experts:
         Args:
             train: the ids of the train split.
             V: number of distinct ids.
-            order: ids in the longest context, at most `longest_context(V)` of which are used.
+            order: number of ids in the longest context, reduced to `longest_context(V)` if larger.
             window_order: the argument of `Experts`, for counts of the text before an id.
             characters: which ids form words and lines.
         """

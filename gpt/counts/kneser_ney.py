@@ -44,8 +44,8 @@ class KneserNey:
         """Return the distributions of the next id after the last 0 to N ids of each of M contexts.
 
         In `contexts` (M, N), the newest id is last, and `NO_ID` stands for ids before the start of
-        the window. Return N + 1 arrays (M, V), and (M, N) how often the last 1 to N ids were
-        counted as a context.
+        the window. Return N + 1 arrays (M, V), and an array (M, N): how often the last 1 to N ids
+        were counted as a context.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))

@@ -24,7 +24,7 @@ NEAREST = 32  # places that are compared with each context
 
 
 class LongContexts:
-    """Indices of the train split, sorted by the ids before each index, from the newest back.
+    """Indices of the train split, sorted by the ids before each index, compared newest first.
 
     Args:
         reversed_ids: (n,) the ids of the train split, the last first.

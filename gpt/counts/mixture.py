@@ -32,7 +32,7 @@ MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled
 
 @dataclass(frozen=True)
 class Gate:
-    """MLP with one hidden layer that computes how much each predictor counts in a prediction.
+    """MLP with one hidden layer that computes how much weight each predictor gets.
 
     It maps F + E + 1 inputs (see `gate_inputs`) to E + 1 weights: one for each of E experts, which
     predict by n-gram counts, and one for the network. F is the number of features of the counts.

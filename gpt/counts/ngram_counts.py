@@ -58,7 +58,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
     Args:
         ids: the text.
         V: number of distinct ids.
-        order: ids in the longest context, at most `longest_context(V)` of which are used.
+        order: number of ids in the longest context, reduced to `longest_context(V)` if larger.
     """
     order = min(order, longest_context(V))
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -97,7 +97,7 @@ def levels_of(counts: NgramCounts) -> list[NgramLevel]:
 def _spread(
     values: NDArray[Number], places: NDArray[np.int64], size: int, default: float
 ) -> NDArray[Number]:
-    """Return an array of `size` with the `values` at their `places`, and `default` elsewhere."""
+    """Return an array of length `size`: `values` at the indices `places`, else `default`."""
     spread = np.full(size, default, values.dtype)
     spread[places] = values
     return spread

@@ -187,8 +187,8 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
 def _page_data(surprise: Surprise) -> dict[str, Any]:
     """Return the values that the script of the page uses, by name.
 
-    "pages" has a string for each page of the text: base64 of its ids, its likely ids, its losses
-    and the square roots of its likely ids' probabilities, in the format of `Surprise`. An id has
+    "pages" has a string for each page of the text: base64 of ids, likely next ids, losses, and
+    square roots of the probabilities of the likely ids, in the format of `Surprise`. An id has
     "width" bytes. All numbers are little-endian.
     """
     names = surprise.vocabulary.names

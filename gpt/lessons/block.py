@@ -61,8 +61,8 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
         norm: where to apply LayerNorm: "before" W, "after" the layer, or "none".
 
     Returns:
-        The standard deviation of each layer's output; and, last, the norm of the gradient, with
-        respect to the input, of the sum of channel 0 of the last output.
+        The standard deviation of each layer's output, followed by the norm of a gradient: that of
+        the last output's sum over channel 0, with respect to x.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

@@ -22,9 +22,9 @@ MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
 def count(text: str, gram: str, longest: bool) -> int:
-    """Count how often `gram` occurs in `text`, or after how many distinct characters.
+    """Return how often `gram` occurs in `text`, as is counted for the `longest` n-grams.
 
-    `longest` selects the first number, which Kneser-Ney smoothing uses for the longest n-grams.
+    For shorter n-grams, return how many distinct characters precede `gram`.
     """
     starts = [i for i in range(len(text)) if text.startswith(gram, i)]
     if longest:

@@ -17,7 +17,7 @@ SHOWN_NUMBERS = 6  # numbers of a vector in a table
 
 
 def lens(model: GPT, x: Tensor) -> Tensor:
-    """Compute the logits (1, T, V) of `model` if it ended with the residual stream x (1, T, C)."""
+    """Compute the logits (1, T, V) of `model` if x (1, T, C) were its last residual stream."""
     return model.head(model.norm(x))
 
 
@@ -79,7 +79,7 @@ def _added(trained: Trained) -> str:
 
 
 def _explain_head(page: Page, trained: Trained) -> None:
-    """Show the scores, weights and values of the head whose ablation costs most."""
+    """Show the scores, weights and values of the head whose ablation raises the loss most."""
     layer, head = 0, 0
     if trained.ids.shape[1] > 1:
         costs = losses_without_heads(trained.model, trained.ids[0]).mean(-1)

@@ -40,7 +40,7 @@ FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 def rotate(x: Tensor) -> Tensor:
     """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Of the hs channels, c and c + hs/2 at position t form one complex number. It is rotated by the
+    With hs channels, c and c + hs/2 at position t form one complex number. It is rotated by the
     angle t * 10000^(-2c/hs), in radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2

@@ -48,8 +48,8 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     channels that rotary positions rotate least.
 
     Returns:
-        Two views of `k`: the kept and the replaced channels, (..., 2, P) each. P is the number of
-        channel pairs that are kept or replaced; the channels of a pair are [0, p] and [1, p].
+        Two views of `k`, (..., 2, P) each: the kept and the replaced channels. P is the number of
+        pairs of channels in a view; `view[..., p]` is one pair.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

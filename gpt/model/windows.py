@@ -22,8 +22,8 @@ ADVANTAGE = 4.0  # nats by which the first predictor is preferred to each other 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts, as log-probabilities (B, n, V).
 
-    `Switch` averages the mixture, the network and each predictor by counts; those that predicted
-    the window so far better get larger weights.
+    `Switch` averages the mixture, the network and each predictor by counts. Its weights depend on
+    their losses on the last ids.
 
     Args:
         mixture: counts of the train split, and a small network that weights counts and network.
@@ -71,7 +71,7 @@ class Switch:
         self.losses: float | NDArray[np.float64] = 0.0  # (K,) decayed sums, in nats
 
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
-        """Return the log (M, V) of the mean prediction of K predictors at the next M positions.
+        """Return the log (M, V) of the weighted mean of K predictions at the next M positions.
 
         `log_p` (M, K, V) has the preferred predictor first. `following` (M,) has the actual next id
         of each position, which changes only the weights at later positions.

@@ -82,5 +82,5 @@ class Source:
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The files and records that are skipped. All archives and tables are read once."""
+        """The files and records that are skipped. To find them, archives and tables are read."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

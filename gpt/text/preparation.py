@@ -191,7 +191,7 @@ def count(
 
 
 def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary`, in which the counted characters that it lacks share its unknown id.
+    """Return `vocabulary` with its unknown id shared by all counted characters that it lacks.
 
     If it lacks some but has no unknown id, raise TextError about the text `name`.
     """

@@ -133,7 +133,7 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of an array or a sequence."""
+    """Yield the number, from 1, of each JSON value in an array or sequence, and the value."""
     at, end = (1, "]") if text.startswith("[") else (0, "")
     for number in count(1):
         at = _BETWEEN_VALUES.match(text, at).end()  # type: ignore[union-attr]
