@@ -186,7 +186,7 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
 
 
 def _sizes(model: "Model") -> dict[str, Any]:
-    """Return the number of parameters and, if this machine has its device, the training memory."""
+    """Return the number of parameters and, if the device exists, the training memory in bytes."""
     from gpt.device import computing_with, select_device
     from gpt.model.shapes import parameter_count
     from gpt.training.memory_estimate import LIBRARY_BYTES, training_bytes

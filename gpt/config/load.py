@@ -69,7 +69,10 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return the Muon rate in `below`, scaled by the ratio of new to old learning rate; else {}."""
+    """Return the Muon learning rate in `below`, scaled like the learning rate by `changes`.
+
+    Return {} if `changes` set no learning rate or also the Muon one, or if `below` has none.
+    """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates

@@ -50,7 +50,7 @@ class Config(ConfigSection):
     sample: SampleConfig = SampleConfig()
 
     def changed(self, **sections: dict[str, Any]) -> "Config":
-        """Return a copy in which values, not validated, are replaced: `train={"steps": 9}`."""
+        """Return a copy with unvalidated new values by section, such as `train={"steps": 9}`."""
         update = {name: getattr(self, name).model_copy(update=s) for name, s in sections.items()}
         return self.model_copy(update=update)
 

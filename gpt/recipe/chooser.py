@@ -146,7 +146,7 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the characters of val for `val_fraction`; None stands for the current fraction."""
+        """Return the number of val characters for `val_fraction`; None is the current fraction."""
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
@@ -279,7 +279,7 @@ class Chooser:
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the characters per ensemble member beyond which a run overfits by prediction."""
+    """Return the run length, in characters per member, with the lowest predicted val loss."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 

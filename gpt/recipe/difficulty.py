@@ -29,7 +29,7 @@ LAST_STEPS = 20  # number of last steps whose mean loss is the train loss
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Results of the pilot. Losses are val losses in nats per id."""
+    """Results of the pilot, a small test model. Losses are val losses in nats per id."""
 
     train_ids: int  # number of ids of the train split
     V: int  # size of the vocabulary
@@ -68,8 +68,8 @@ def measure_difficulty(
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
-        affordable: the largest number of characters to train on. MIN_PILOT_CHARACTERS are trained
-            on in any case.
+        affordable: the largest number of characters to train on. The pilot trains
+            on MIN_PILOT_CHARACTERS at least.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

@@ -203,9 +203,9 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
     Comparable runs are at most MAX_OUTSIDE times as long and large as the runs that the law was
-    fitted to, or compute-optimal. Without this limit, the law would choose small models
-    that see far too many characters. An ensemble is not optimal before each member has seen the
-    whole text: one larger model learns more from new text.
+    fitted to, or compute-optimal. Without this limit, the law would choose small models that see
+    far too many characters. An ensemble is not optimal before each member has seen the whole text:
+    one larger model learns more from new text.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)

@@ -33,9 +33,9 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 def context_of(corpus: Corpus, T: int) -> int:
     """Return how many ids must occur again for the next id to count as repeated.
 
-    The number is at least CONTEXT_CHARACTERS characters, and at most T / 2. It is chosen so that n
-    ids recur by chance in at most 1 / CHANCE_WINDOWS of the windows of `T` ids. The chance is about
-    T / exp(n H), where H is the entropy of an id in nats.
+    The number is CONTEXT_CHARACTERS characters, or more if these often recur by chance, but at most
+    T / 2. By chance, n ids recur in about T / exp(n H) of the windows of `T` ids, where H is the
+    entropy of an id in nats. Up to 1 / CHANCE_WINDOWS is accepted.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -47,7 +47,10 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of repeated `ids` (see `repeated`) in windows of `T` ids."""
+    """Return the fraction of `ids` that are repeated, in windows of `T` ids.
+
+    An id is repeated if it also followed the latest occurrence of the `context` ids before it.
+    """
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
@@ -71,8 +74,7 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
     """Return a mask (B, T) of the targets `y` (B, T) that repeat earlier text of their window `x`.
 
-    A target is repeated if the last `context` inputs occurred earlier in the window, and the same
-    target followed their latest occurrence.
+    A target is repeated if it also followed the latest occurrence of the `context` ids before it.
     """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):

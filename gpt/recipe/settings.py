@@ -46,7 +46,7 @@ class Choice:
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
     def parameters(self, V: int) -> int:
-        """Return the approximate number of parameters of one ensemble member, for `V` ids."""
+        """Return the approximate number of parameters of one member, for vocabulary size `V`."""
         return 12 * self.n_layer * self.C**2 + 5 * V * self.C
 
 

@@ -72,7 +72,7 @@ class Speed:
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`: the time of all ensemble members for one character."""
+        """Return the pace of `config`: the seconds in which all members process a character."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle

@@ -169,7 +169,7 @@ def new_plan(
     """Return the plan of a new sweep; for the arguments see `run_sweep`.
 
     Unset settings are chosen once for all runs that differ only in training settings, so that these
-    runs have the same model. Each text, time or model setting gets its own choice.
+    runs have the same model. Runs of another text, time or model get another choice.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -217,7 +217,7 @@ def _at_once(
     jobs: int,
     should_stop: Callable[[], bool],
 ) -> list[SweepRun]:
-    """Call `finish` for each run, `jobs` at once, in threads. An interruption stops all."""
+    """Call `finish` for each run, in `jobs` threads; stop all if one raises Interrupted."""
     is_over = Event()
 
     def finish_one(run: PlannedRun) -> SweepRun:

@@ -51,7 +51,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file of a run is a link, as it may lead out of the run's folder."""
+    """Raise UsageError if a file of a run is a link, which may lead out of the run's folder."""
     for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
