@@ -54,7 +54,7 @@ class Gate:
     bias: Floats
 
     def weights(self, inputs: Floats) -> Floats:
-        """Map inputs (M, F + E + 1) at M positions to weights (M, E + 1).
+        """Map the inputs at M positions, from `gate_inputs`, to weights (M, E + 1).
 
         The weights are those of E experts (predictors by n-gram counts) and, last, of the network.
         """
@@ -65,7 +65,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Mixture:
-    """N-gram counts, and a gate (an MLP) that weights their predictions against the network's."""
+    """N-gram counts, and an MLP (`gate`) that weights their predictions against the network's."""
 
     experts: Experts
     gate: Gate

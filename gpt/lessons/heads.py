@@ -46,7 +46,7 @@ class FusedHeads(nn.Module):
         self.register_buffer("future", future, persistent=False)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Compute [queries, keys, values] from x (B, t, C), each (B, heads, t, size)."""
+        """Compute [queries, keys, values], each (B, H, t, size per head), from x (B, t, C)."""
         B, t, _ = x.shape
         qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size)
         qkv = [part.view(B, t, self.n_head, -1) for part in qkv]

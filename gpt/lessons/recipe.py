@@ -40,8 +40,8 @@ FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 def rotate(x: Tensor) -> Tensor:
     """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    With hs channels, c and c + hs/2 at position t form one complex number. It is rotated by the
-    angle t * 10000^(-2c/hs), in radians.
+    Channels c and c + hs/2 (hs is the number of channels) at position t form one complex number,
+    which is rotated by the angle t * 10000^(-2c/hs), in radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2
     c = torch.arange(half, dtype=torch.float64)
