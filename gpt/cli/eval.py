@@ -56,13 +56,14 @@ def evaluate(
     compared with compressors.
     """
     from gpt import api
-    from gpt.inspection.evaluation_views import evaluation_page, evaluation_table
     from gpt.inspection.output import check_out, write_out
 
     if html is not None:
         check_out(html, "--html", (".html",), overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
+        # later than the other imports: it imports torch, which a wrong name of a run does not need
+        from gpt.inspection.evaluation_views import evaluation_page, evaluation_table
     report = api.evaluate(
         model,
         text,
