@@ -241,6 +241,15 @@ def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: 
     assert row["loss"]["mean"] == pytest.approx(np.mean(best))
 
 
+def test_a_notice_about_the_text_of_all_runs_is_printed_once(gpt: Gpt) -> None:
+    """Bug: gpt compare repeated it for each run of a sweep."""
+    Path("text.txt").write_bytes(TEXT.replace("\n", "\r\n").encode())
+    for seed in (1, 2):
+        api.train(small(seed=seed, train__steps=2), text="text.txt", run_dir=f"run-{seed}")
+    code, _, err = gpt("compare", "run-1", "run-2")
+    assert (code, err.count("line ends read as LF")) == (0, 1)
+
+
 def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt: Gpt) -> None:
     """Bug: a run whose text had moved was compared with runs on any other text."""
     for name, word in (("a", "quick"), ("b", "slow")):

@@ -167,9 +167,21 @@ class _Notices(logging.Handler):
 
     Messages of `gpt.status.phase` say what the program is doing. In a terminal, such a message is
     erased when the work ends or the next message is printed; elsewhere it stays.
+    Notices about a text are printed once, although `gpt compare` and sweeps read it for each run.
     """
 
-    _shows_status = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._shows_status = False
+        self._about_texts = set[str]()  # notices printed so far
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to print `record`: False for a notice about a text that was printed."""
+        if not record.name.startswith("gpt.text."):
+            return True
+        notice, printed = record.getMessage(), len(self._about_texts)
+        self._about_texts.add(notice)
+        return len(self._about_texts) > printed
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
