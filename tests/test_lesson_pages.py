@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpt import api
 from gpt.config.schema import ModelConfig
 from gpt.lessons import (
     FOLLOW,
@@ -44,7 +45,7 @@ from gpt.runs.weights import load_model
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.start import train
-from tests.conftest import small
+from tests.conftest import PANGRAM, small
 
 SEED = 1337
 Gpt = Callable[..., tuple[int, str, str]]
@@ -504,6 +505,16 @@ def test_a_character_is_followed_through_the_users_own_model(run: Path, text: st
     likeliest = model(trained.ids)[0, -1].softmax(-1).topk(6).values.tolist()
     assert lens[-1][1:] == pytest.approx(likeliest, rel=1e-4)
     assert max(map(len, render(page, 80).splitlines())) <= 80
+
+
+def test_a_byte_is_followed_through_a_model_of_bytes(gpt: Gpt) -> None:
+    """Bug: rows were said to be added for the 3 characters before the last of 12 bytes."""
+    Path("text.txt").write_text(PANGRAM * 31, "utf-8")
+    config = small(data__vocabulary="bytes", model__ngram=4, train__steps=2)
+    api.train(config, text="text.txt", run_dir="bytes")
+    page = " ".join(gpt("explain", "follow", "--run", "bytes", "--text", "né à")[1].split())
+    assert "The last of its 6 bytes is" in page
+    assert "Rows for the 3 bytes before it are added." in page
 
 
 # --- the command ---

@@ -72,7 +72,8 @@ def explain_follow(page: Page, trained: Trained) -> None:
 def _added(trained: Trained) -> str:
     """Return a sentence about what is added to the token embedding."""
     config = trained.model.config
-    ngrams = f"Rows for the {config.ngram - 1} characters before it are added." * (config.ngram > 1)
+    before = f"{config.ngram - 1} {trained.vocabulary.unit}s before it"
+    ngrams = f"Rows for the {before} are added." * (config.ngram > 1)
     positions = f"The row of position {trained.ids.shape[1] - 1} is added, too."
     learned = positions * (config.positions == "learned")
     return f"{ngrams} {learned}".strip() or "Nothing is added to it."
@@ -137,7 +138,7 @@ def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[i
     predicted = [int(logits.argmax()), *counts.lens.predicted[:, -1].tolist()]
     symbols = [symbol(trained.vocabulary.names[id_]) for id_ in predicted]
     page.table(
-        "probability of the likeliest next character",
+        f"probability of the likeliest next {trained.vocabulary.unit}",
         torch.stack([*rows.values()])[:, None],
         [f"{name}: {c}" for name, c in zip(rows, symbols, strict=True)],
         ["probability"],
