@@ -1,4 +1,4 @@
-"""Counts of the train split as a tree, in which contexts are quickly found as ids are appended.
+"""Counts of the train split as a tree, which a text that grows by one id at a time can follow.
 
 N: number of ids in the longest context, V: number of distinct ids. The formula in `KneserNey`
 defines count, D (the discount of a count), total (the sum of the counts after a context) and freed

@@ -60,7 +60,7 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return a group for each label, in the order of the property's values.
+        """Return a group for each label, in the order of the values that the label stands for.
 
         A label can stand for several values: `Latin` stands for the code points of all its letters.
         """

@@ -91,7 +91,7 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
 
 
 def _shared(config: Config) -> Config:
-    """Return a config that repeats the training, with names of texts and runs, not their paths."""
+    """Return `config` with the names of texts and runs instead of their paths."""
 
     def named(path: Any) -> Any:
         if isinstance(path, tuple):

@@ -1,7 +1,7 @@
 """Masks: which keys a query may attend to.
 
-Masks of T queries and S keys are boolean, (T, S), and True where query t may attend to key s.
-Additive masks are numbers.
+A mask of T queries and S keys has the shape (T, S). A boolean mask is True where query t may attend
+to key s. An additive mask has numbers that are added to the scores: 0 there, and -inf elsewhere.
 """
 
 from collections.abc import Callable

@@ -214,7 +214,7 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 
 
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
-    """Return whether the run or its `val_loss` is far from those that the law was fitted to."""
+    """Return whether `choice` or `val_loss` is far from all runs that the law was fitted to."""
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
 

@@ -83,7 +83,10 @@ class GateFit:
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture fitted at it
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
-        """Return the mixture of the counts and `model`, with a gate fitted once for each `step`."""
+        """Fit the gate to `model` after `step` steps; return the mixture of the counts and `model`.
+
+        A second call with the same `step` returns the mixture of the first call.
+        """
         if self._fitted is not None and self._fitted[0] == step:
             return self._fitted[1]
         device = next(model.parameters()).device

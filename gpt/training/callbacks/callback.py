@@ -51,7 +51,7 @@ class Callback:
         """Handle the end of the run: its final scores, and the model with its last weights."""
 
     def close(self) -> None:
-        """Close files and bars."""
+        """Close files, and the progress bar."""
 
 
 class EventFunction(Callback):
