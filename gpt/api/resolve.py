@@ -77,7 +77,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python; return an invalid setting for other types."""
+            """Convert a numpy or torch value to Python; return an invalid setting for others."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
