@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.resolve import Settings, Text, open_sources, prepared, read_text, resolve
@@ -122,16 +123,20 @@ def _val(model: "Model") -> "ScoredText":
 def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
+    from gpt.text.sources import may_have_columns
 
-    changes = {
+    changes: dict[str, Any] = {
         "data.val_source": None,
         "data.split": "tail",
         "data.vocabulary": "bytes" if model.vocabulary.is_bytes else "characters",
         "data.max_vocabulary": None,
         "train.init_from": None,
     }
+    names = [text] if isinstance(text, str | Path) else text
+    if not any(may_have_columns(str(name)) for name in names):
+        changes["data.column"] = None
     config = resolve(model.config, text, changes)
-    corpus = prepared(config, open_sources(config.data))
+    corpus = prepared(config, open_sources(config.data, may_be_utf8=True))
     try:
         train = run_text(model).train
     except GPTError as error:

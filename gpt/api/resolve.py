@@ -125,9 +125,20 @@ def read_text(
 
 
 def open_sources(
-    data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
+    data: "DataConfig",
+    folder: Path | None = None,
+    ranks: Ranks = SINGLE,
+    *,
+    may_be_utf8: bool = False,
 ) -> "list[Source]":
-    """Return the source of the text and, if `data.val_source` is set, the source of val."""
+    """Return the source of the text and, if `data.val_source` is set, the source of val.
+
+    Args:
+        data: the settings for reading the text.
+        folder: the folder of a run or sweep. If it has a copy of standard input, read that copy.
+        ranks: the processes that train together.
+        may_be_utf8: as for `open_source`.
+    """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -137,7 +148,7 @@ def open_sources(
             stdin = ranks.broadcast(standard_input, folder)
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
-        return [open_source(name, data, stdin) for name in names]
+        return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
 
 
 def prepared(

@@ -24,8 +24,18 @@ log = logging.getLogger(__name__)
 _NO_COLUMNS = f"data.column is for {TABLES}; leave it out to read other text"
 
 
+def may_have_columns(name: str) -> bool:
+    """Return whether `name` is a table, or a folder, glob or archive that may contain tables."""
+    is_no_file = name not in NAMED and not Path(name).is_file()
+    return is_no_file or split_suffixes(name)[0] in (*TEXT_TABLES, PARQUET, *ARCHIVES)
+
+
 def open_source(
-    source: str | Sequence[str], data: DataConfig | None = None, stdin: Path | None = None
+    source: str | Sequence[str],
+    data: DataConfig | None = None,
+    stdin: Path | None = None,
+    *,
+    may_be_utf8: bool = False,
 ) -> Source:
     """Open one text, or several in sequence as one text.
 
@@ -36,6 +46,8 @@ def open_source(
         data: the settings for reading the text.
         stdin: a file to which standard input was copied before. By default, standard input is
             copied to the cache.
+        may_be_utf8: whether a file that is valid UTF-8 is read as UTF-8, whatever `data.encoding`
+            is. This is always so if there are several files.
 
     Raises:
         TextError: no such text exists. Iterating over the documents of the returned source raises
@@ -43,7 +55,9 @@ def open_source(
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
-    opened = [_open(name, data, stdin, among_others=len(names) > 1) for name in names]
+    opened = [
+        _open(name, data, stdin, among_others=may_be_utf8 or len(names) > 1) for name in names
+    ]
     if len(opened) == 1:
         return opened[0]
     return Source(
