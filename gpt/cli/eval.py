@@ -81,4 +81,6 @@ def evaluate(
         del fields["surprise"]  # millions of numbers, which only the page shows
         show_json({"run": str(model.run), "step": model.step} | fields)
         return
-    show((evaluation_table(report, title, terminal_width()) if html is None else str(html)) + "\n")
+    show(evaluation_table(report, title, terminal_width()) + "\n")
+    if html is not None:
+        show(f"\n{html}\n")
