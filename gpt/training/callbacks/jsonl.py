@@ -38,7 +38,7 @@ class MetricsFile(Callback):
 
     def before_checkpoint(self) -> None:
         """Flush the records to the disk; ignore errors."""
-        with suppress(OSError), self._file.path.open("rb") as file:
+        with suppress(OSError), self._file.path.open("r+b") as file:
             os.fsync(file.fileno())
 
     def _write(self, step: int, content: Mapping[str, Any]) -> None:
