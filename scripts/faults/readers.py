@@ -1,5 +1,6 @@
 """Readers of a run that is being written, or that cannot be read for a moment."""
 
+import codecs
 import errno
 import os
 import shutil
@@ -116,7 +117,9 @@ def _resume_unreadable(
     tally.tries += failed
     tally.outcomes[f"{name.split('-')[0]}: exit code {code}"] += failed
     aside = [path.name for path in (copy / "checkpoints").glob("damaged*")]
-    if aside or "damaged" in stderr(copy) or "no checkpoint" in stderr(copy):
+    # the indented lines of a traceback are code, in which these words are no messages
+    messages = [line for line in stderr(copy).splitlines() if not line.startswith(" ")]
+    if aside or any("damaged" in line or "no checkpoint" in line for line in messages):
         tally.false_alarms.append(f"{name}: {' '.join(aside)} {told(copy)}")
     for path in copy.rglob("*.*"):
         path.chmod(0o755)
@@ -135,5 +138,6 @@ def _deny(run: Path, name: str) -> None:
     if os.geteuid() == 0:  # root can read all files
         for path in (run, *run.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
+        codecs.lookup("utf-32-le")  # this user may not be able to import the codec later
         os.setgid(NOBODY)
         os.setuid(NOBODY)
