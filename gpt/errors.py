@@ -68,7 +68,7 @@ class TrainingError(GPTError):
 class Interrupted(GPTError):
     """The user stopped the program. If training had begun, its state is saved."""
 
-    exit_code = 130  # that of Ctrl-C; `gpt train` replaces it by that of the received signal
+    exit_code = 130  # the code for Ctrl-C; `gpt train` sets the code of the received signal
 
 
 def counted(number: int, noun: str) -> str:

@@ -34,7 +34,7 @@ IN_A_TERMINAL = (
     "    signal.signal(getattr(signal, name), signal.SIG_DFL)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])",
 )
-HANGS_S = 600  # what takes longer hangs, on however busy a machine
+HANGS_S = 600  # seconds after which a process counts as hung, even on a busy machine
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as gpt/__main__.py does, before torch is loaded
 

@@ -18,7 +18,7 @@ import pytest
 import gpt
 from tests.conftest import COMMAND, IN_A_TERMINAL, PANGRAM, small
 
-WAIT_S = 120  # what takes longer hangs
+WAIT_S = 120  # seconds after which a response counts as missing
 LONG = 60_000  # tokens that no test waits for
 Answer = tuple[int, Any, Message]
 

@@ -149,7 +149,7 @@ def impatient(run: Path) -> Iterator[str]:
 
 
 def received(client: socket.socket, drip: bytes, is_reading: bool = True) -> bytes:
-    """What the server sends before it closes the connection, to which `drip` is sent slowly."""
+    """Send `drip` slowly; return what the server sends before it closes the connection."""
     parts = [b"nothing yet"]
     client.settimeout(0.1)
     for _ in range(10 * WAIT_S):

@@ -20,7 +20,7 @@ from gpt.text.vocabulary import Ids
 
 MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
 BLOCK_NUMBERS = 2**20  # log-probabilities that are computed at once: 4 MB fit into a cache
-MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
+MIN_PROBABILITY = 1e-9  # smallest prediction of an expert; avoids log(0)
 
 
 class Experts:

@@ -108,7 +108,7 @@ def unigrams_of(counts: NgramCounts) -> Floats:
 
 def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return the discount of each count, for the counts of all n-grams of one length."""
-    discounts = np.array([0.5, 1.0, 1.5])  # of 1, 2, 3 or more, if they cannot be estimated
+    discounts = np.array([0.5, 1.0, 1.5])  # for counts of 1, 2, 3 or more, by default
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
     if n1 and n2 and n3 and n4:
         y = n1 / (n1 + 2 * n2)

@@ -69,7 +69,7 @@ class Mixture:
 
     experts: Experts
     gate: Gate
-    sampling_gate: Gate  # of the network and `experts.of_train`
+    sampling_gate: Gate  # weights the network and `experts.of_train`
     T: int  # ids of a window, beyond which nothing is counted
 
     def mix(self, experts: Floats, features: Floats, network: Floats) -> Floats:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpt.counts.kneser_ney import Floats
 
 NAMES = ("the current word", "the character above and the last 2")  # see `Characters.keys`
-MULTIPLIER = 0x9E3779B97F4A7C15  # of keys; odd, so that it has an inverse modulo 2**64
+MULTIPLIER = 0x9E3779B97F4A7C15  # hashes keys; odd, so invertible modulo 2**64
 INVERSE = pow(MULTIPLIER, -1, 2**64)
 MISSING = -1  # instead of an id or a place that does not exist
 DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts

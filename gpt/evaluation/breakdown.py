@@ -96,7 +96,7 @@ def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
     """
     distinct, places = np.unique(points, return_inverse=True)
     in_word = np.array([_is_in_word(point) for point in distinct.tolist()])[places]
-    begins_run = np.diff(in_word, prepend=~in_word[:1])  # of ids in a word, or between words
+    begins_run = np.diff(in_word, prepend=~in_word[:1])  # True where a word or a gap begins
     lengths = np.add.reduceat(begins.astype(np.int64), np.flatnonzero(begins_run))
     return np.where(in_word, np.minimum(lengths, LONG_WORD)[np.cumsum(begins_run) - 1], 0)
 

@@ -64,7 +64,7 @@ class Finding:
     text: str
     name: str
     count: int  # number of occurrences
-    position: int  # of the first occurrence, in characters, from 0
+    position: int  # index of the first occurrence, in characters
     line: int  # line number of the first occurrence, from 1
     excerpt: str
 

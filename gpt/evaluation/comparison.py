@@ -44,7 +44,9 @@ class ComparedRun:
     loss: float  # val loss of the best checkpoint
     bits_per_byte: float | None = None  # `loss` in bits per byte of UTF-8
     parameters: int | None = None
-    memory_bytes: float | None = None  # of training here, as `gpt train --dry-run` estimates it
+    memory_bytes: float | None = (
+        None  # memory of training here, estimated as by `gpt train --dry-run`
+    )
     block: int = 0  # characters of each block of the val split
     blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each whole block
 
@@ -63,7 +65,7 @@ class Row:
     seconds: float | None  # mean seconds of training until that evaluation
     seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
     parameters: int | None
-    memory_bytes: float | None  # of training, as estimated
+    memory_bytes: float | None  # estimated memory of training
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class RowDifference:
     text: StudentInterval | None  # on other text; None if the losses of blocks are unknown
     seeds: StudentInterval | None  # with other seeds; None if a row has only one seed
     rests_on: Literal["seeds", "text", "nothing"]  # the interval that `conclusion` is based on
-    is_different: bool  # whether `seeds`, and `text` if it is known, exclude zero
+    is_different: bool  # True if `seeds`, and `text` if it is known, exclude zero
     seeds_needed: int | None
     conclusion: str  # the result in words
 

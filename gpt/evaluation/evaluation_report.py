@@ -110,7 +110,7 @@ class EvaluationReport:
 
     text: str  # name of the text
     rule: str  # how the text was divided into windows, and from which ids each id was predicted
-    unit: str  # what an id stands for: `character` or `byte`
+    unit: str  # `character` or `byte`, which an id stands for
     ids: int  # size of the scored text in ids
     characters: int
     bytes: int

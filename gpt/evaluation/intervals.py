@@ -44,7 +44,7 @@ class StudentInterval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether a difference of zero is outside of the interval."""
+        """True if the interval does not contain zero."""
         return self.low > 0 or self.high < 0
 
 

@@ -46,7 +46,7 @@ class TextSize:
     characters: int
     lines: int
     distinct: int  # number of distinct characters
-    unit: Literal["characters", "bytes"]  # what an id stands for
+    unit: Literal["characters", "bytes"]  # the kind of an id
     V: int  # vocabulary size
     unknown: int  # number of distinct characters that share the unknown id
     train: int  # ids of the train split

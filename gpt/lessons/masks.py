@@ -179,10 +179,10 @@ def _train_inverted(page: Page, seed: int) -> None:
         model.head = kind(C, C)
         losses[name] = train(model, corpus, seed)[:2]
         samples.append(f"{name:<10}{sampled(model, corpus, seed)}")
-    page.paragraph("""What happens in training? Here is the model of one head of the lesson
-        `training`, with the causal mask and with the inverted one. With the inverted one the loss
-        falls to almost nothing, since the character to predict is part of the input. But a text
-        that is being written has no next character yet:""")
+    page.paragraph("""What happens in training? The table shows the model `one head` of the
+        lesson `training`, with the causal mask and with the inverted one. With the inverted mask
+        the loss falls to almost nothing, because the character to predict is part of the input.
+        But a text that is being written has no next character yet:""")
     page.table(
         "nats per character of the val split of python-docs",
         torch.tensor(list(losses.values())),

@@ -110,7 +110,7 @@ def train_on_file(
     characters = sorted(set(text))
     id_of = {c: i for i, c in enumerate(characters)}
     ids = torch.tensor([id_of[c] for c in text])
-    end = int(0.9 * len(ids))  # of the train split
+    end = int(0.9 * len(ids))  # the train split ends here
     if end <= shape[1]:
         sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}; name a longer one")
     model = new_model(len(characters))

@@ -32,7 +32,7 @@ class Trained:
     model: GPT
     vocabulary: Vocabulary
     text: str
-    origin: str  # of the text: "of yours", "of its val split" or "that it generated"
+    origin: str  # where the text is from: "of yours", "of its val split" or "that it generated"
     seed: int
     ids: Tensor  # (1, T)
     streams: list[Tensor]  # the residual stream before each block, (1, T, C)

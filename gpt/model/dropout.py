@@ -40,7 +40,7 @@ def set_generator(model: nn.Module, generator: torch.Generator) -> None:
         if isinstance(part, Dropout):
             part.generator, part.generator_id = generator, torch.tensor(key)
             _generators[key] = generator
-            finalize(part, _generators.pop, key, None)  # torch 2.11 has no weakrefs to them
+            finalize(part, _generators.pop, key, None)  # torch < 2.12 has no weakrefs to them
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:

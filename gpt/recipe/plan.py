@@ -63,7 +63,7 @@ class Plan:
     parameters: int
     unit: str  # the name of an id of the text, "character" or "byte"
     passes: float  # over the train split
-    seconds: float  # of the whole command
+    seconds: float  # duration of the whole command
     ends_early: bool  # whether it leaves time unused, because a longer run would overfit
 
     def describe(self) -> list[str]:

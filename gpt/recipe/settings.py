@@ -35,7 +35,7 @@ class Choice:
 
     n_layer: int
     C: int
-    characters: int  # that each member is trained on
+    characters: int  # number of characters that each member is trained on
     token_dropout: float = 0.0
     members: int = 1  # size of the ensemble
 

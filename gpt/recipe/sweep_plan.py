@@ -125,7 +125,7 @@ class PlannedRun(BaseModel):
     asked: Config  # the config as the command gives it; settings may be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
     config: Config = Config()  # to train with, including what gpt has chosen
-    text_sha256: str = ""  # of the text, to notice that it has changed
+    text_sha256: str = ""  # hash of the text, to notice that it has changed
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class RunSummary:
     steps: int | None = None
     val_loss: float | None = None  # the lowest so far, in nats per `unit`
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
-    unit: str | None = None  # what an id stands for: character or byte
+    unit: str | None = None  # "character" or "byte", which an id stands for
     parameters: int | None = None
     bytes: int = 0
     age_s: float = 0.0  # seconds since its last checkpoint

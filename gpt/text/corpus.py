@@ -43,7 +43,7 @@ class Corpus:
     """
 
     name: str  # in messages
-    ids: Ids  # of the train split, then of the val split; memory-mapped
+    ids: Ids  # train split, then val split; memory-mapped
     vocabulary: Vocabulary
     sha256: str
     train_ids: int  # number of ids before the val split

@@ -41,7 +41,7 @@ class Estimate:
     device: str
     precision: str
     parameters: dict[str, int]  # by part of the model
-    state_bytes: int  # of the weights, the gradients and the optimizers' running averages
+    state_bytes: int  # weights, gradients and the optimizers' running averages
     peak_bytes: int  # the most that the run needs at once
     costs: dict[str, Cost]  # by name; `start` is the work before the first step
     seconds: float  # duration of the run: the sum over `costs`

@@ -81,7 +81,7 @@ class Evaluator:
         self.progress = progress
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
-        self.best_val_loss = math.inf  # of the best checkpoint, on all of val; set at the end
+        self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
 
     def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
         """Compute the val loss after `step` steps, the last of the run if `is_last`.

@@ -123,7 +123,7 @@ class Muon(Optimizer):
         rows: Sequence[list[int]],  # heights of the matrices stacked in each parameter, such as qkv
         learning_rate: float,  # peak
         weight_decay: float,  # decoupled, as in AdamW
-        dtype: torch.dtype = torch.float32,  # of the matrix products
+        dtype: torch.dtype = torch.float32,  # type of the matrix products
     ) -> None:
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay

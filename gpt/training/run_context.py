@@ -67,7 +67,7 @@ class Outcome:
     step: int  # number of steps done
     val_loss: float  # after the last step
     val_loss_per_character: float  # nats
-    best_val_loss: float  # of the best checkpoint
+    best_val_loss: float  # val loss of the best checkpoint
     best_val_loss_per_character: float  # nats
     bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
     best_step: int

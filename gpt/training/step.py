@@ -45,7 +45,7 @@ class TrainStep:
         model: GPT,  # on `device`
         device: torch.device,
         ranks: Ranks,  # each computes its share of the windows
-        ids: Ids,  # of the train split
+        ids: Ids,  # the train split
         vocabulary: Vocabulary | None = None,  # to add log k for an id that k characters share
         teacher: Teacher | None = None,
     ) -> None:

@@ -51,7 +51,7 @@ SAMPLES_TAG = "samples/text_summary"
 SAMPLES_HEADING = ("step", "val loss", "sample")
 MAX_SAMPLE_ROWS = 12  # largest number of rows without the heading
 MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in columns
-WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # of the whole val split
+WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # losses on the whole val split
 
 
 class TensorBoard(Callback):
