@@ -153,7 +153,7 @@ def test_what_the_recipe_brings_is_in_the_record_of_experiments() -> None:
         pattern = re.escape(row.format(*(f"{loss:.3f}" for loss in losses)))
         return bool(re.search("^" + pattern.replace(r"\.\.\.", ".*"), record, re.MULTILINE))
 
-    assert recorded("| nothing |...| {0} |", recipe.ALL_OF_THEM)
+    assert recorded("| nothing |...| {0} |", recipe.LOSS_WITH_ALL)
     assert {part: recorded(LEFT_OUT[part], x) for part, x in recipe.LEAVE_ONE_OUT.items()} == (
         dict.fromkeys(LEFT_OUT, True)
     )

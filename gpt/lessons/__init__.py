@@ -7,7 +7,7 @@ them, `render` formats them for a terminal, and `trained` holds a trained model 
 """
 
 LESSONS = {  # in the order in which they build on each other
-    "averaging": "the past averaged: loop, triangular matrix, masked softmax",
+    "averaging": "averaging the past: loop, triangular matrix, masked softmax",
     "head": "one head: queries, keys and values",
     "scaling": "why scores are divided by the square root of head_size",
     "heads": "many heads in one matrix product",
@@ -17,9 +17,9 @@ LESSONS = {  # in the order in which they build on each other
     "block": "residual stream, LayerNorm, attention, MLP",
     "model": "the textbook GPT: embeddings, blocks, logits, loss",
     "training": "bigram, average, one head, four heads, one block: trained here",
-    "dropout": "numbers set to zero at random in training, so that none is relied on",
+    "dropout": "numbers set to zero at random in training, against overfitting",
     "counting": "n-grams: what counts predict, and what attention adds",
-    "recipe": "what this project adds to the textbook, and what it brings",
+    "recipe": "what this project adds to the textbook, and how much it helps",
 }
 FOLLOW = "follow"  # the name of the page about a character in a trained model
 FOLLOW_TITLE = "one character on its way through your own model (--run RUN)"
@@ -43,5 +43,5 @@ SOURCES = {  # where the ideas and examples of each lesson are from
     "counting": ["Chen and Goodman 1998, TR-10-98", "Kneser and Ney 1995"],
     "recipe": ["the papers named in each part"],
 }
-# modules of the lessons whose own name is already used by a module in another package
+# lessons whose module has another name, since module names are unique in gpt/
 MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "small_models"}

@@ -34,7 +34,7 @@ class FeedForward(nn.Module):
 
 
 class PreNormBlock(nn.Module):
-    """Attention and MLP, each of which reads a normalised stream and adds to the stream."""
+    """Attention, then MLP. Each reads LayerNorm(x) and adds its output to x."""
 
     def __init__(self, T: int, C: int, n_head: int) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
     Args:
         x: (..., C), the input of the first layer.
         layers: for each layer, a matrix W (C, C). The layer maps x to y = GELU(x W).
-        residual: whether the output of a layer is x + y instead of y.
+        residual: if True, a layer returns x + y instead of y.
         norm: where to apply LayerNorm: "before" W, "after" the layer, or "none".
 
     Returns:
-        The standard deviation of each layer's output, followed by the norm of a gradient: that of
-        the last output's sum over channel 0, with respect to x.
+        The standard deviation of each layer's output, then the norm of d(sum)/dx, where sum
+        is the sum over channel 0 of the last output.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -78,7 +78,7 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
 
 
 def production_block(T: int, C: int, n_head: int) -> Block:
-    """Return a new GPT-2 block, as in the shipped config `classic`, in evaluation mode."""
+    """Return a new block as in config `classic`, but with these sizes, in evaluation mode."""
     form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
     return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": n_head} | form)).eval()
 
@@ -144,7 +144,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the mean norms of the trained residual stream and of what attention and MLP add."""
+    """Show the mean norms of the residual stream, of attention outputs and of MLP outputs."""
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))

@@ -16,9 +16,9 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     """Build the page of a lesson.
 
     Args:
-        name: a key of `LESSONS`, or `FOLLOW`, which needs `trained`.
+        name: a key of `LESSONS`, or `FOLLOW`.
         seed: seed of the lesson's random tensors.
-        trained: a trained model, in which the page also shows the lesson's step.
+        trained: a trained model, which the page also shows. `FOLLOW` requires it.
     """
     if name == FOLLOW and trained is not None:
         page = Page(name, FOLLOW_TITLE, "gpt/lessons/follow.py", None, [LOGIT_LENS])

@@ -22,9 +22,9 @@ MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
 def count(text: str, gram: str, longest: bool) -> int:
-    """Return how often `gram` occurs in `text`, as is counted for the `longest` n-grams.
+    """Return how often `gram` occurs in `text`.
 
-    For shorter n-grams, return how many distinct characters precede `gram`.
+    If `longest` is False, return how many distinct characters precede `gram` instead.
     """
     starts = [i for i in range(len(text)) if text.startswith(gram, i)]
     if longest:
@@ -33,12 +33,12 @@ def count(text: str, gram: str, longest: bool) -> int:
 
 
 def discount(count: int) -> float:
-    """Return what is taken from `count`: 0.5 from 1, 1 from 2, and 1.5 from 3 or more."""
+    """Return the discount to subtract from `count`: 0.5 from 1, 1 from 2, 1.5 from 3 or more."""
     return min(count, 3) / 2
 
 
 def kneser_ney(text: str, context: str) -> list[float]:
-    """Return the probability of each character of sorted(set(text)) after `context`."""
+    """Return the probability after `context` of each character of sorted(set(text))."""
     characters = sorted(set(text))
     p = [1 / len(characters)] * len(characters)
     for n in range(len(context) + 1):  # the last n characters
@@ -53,7 +53,7 @@ def kneser_ney(text: str, context: str) -> list[float]:
 
 
 def production(text: str, context: str) -> Tensor:
-    """Return what `kneser_ney` computes, from the production model's counts."""
+    """Return the same as `kneser_ney`, computed by the code of `gpt.counts`."""
     characters = sorted(set(text))
     ids = np.array([characters.index(c) for c in text], np.uint8)
     smoothed = KneserNey(count_ngrams(ids, len(characters), len(context)))
@@ -62,7 +62,7 @@ def production(text: str, context: str) -> Tensor:
 
 
 def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
-    """Return the loss in nats of n-gram models on `predicted`, by the length of their context."""
+    """Return the loss in nats on `predicted` of an n-gram model of each context length."""
     vocabulary = corpus.vocabulary
     orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
     counted = corpus.train[:MAX_LESSON_IDS]
@@ -139,7 +139,7 @@ def _show_losses(page: Page, corpus: Corpus, losses: dict[str, float], part: str
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Compare counts of the run's train split with the trained network, on its val split."""
+    """Compare val losses: of n-gram counts of the run's train split, and of its network."""
     corpus = trained.corpus
     if corpus is None or len(corpus.val) <= MAX_ORDER:
         page.paragraph("""Nothing can be counted here: the text of this run cannot be read, or its

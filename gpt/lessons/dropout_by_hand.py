@@ -1,4 +1,4 @@
-"""Dropout: in training, set random numbers to zero, so that the model relies on no single one."""
+"""Dropout: set some numbers to zero at random in training, so that none is indispensable."""
 
 import copy
 
@@ -11,33 +11,33 @@ from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, cross_entropy
 
-DRAWS = 4000  # number of draws whose mean is shown
-LOSS_DRAWS = 8  # number of draws whose mean loss is shown
+DRAWS = 4000  # number of draws that the first table averages
+LOSS_DRAWS = 8  # number of draws over which a loss is averaged
 PS = [0.0, 0.1, 0.2, 0.5, 0.9]  # dropout probabilities in the table of losses
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Set each number to zero with probability p, else keep it: the mean result is (1 - p) x."""
+    """Set each number of x to zero with probability p. The mean over all draws is (1 - p) x."""
     survives = torch.empty_like(x).bernoulli_(1 - p)  # each 1 or 0
     return x * survives
 
 
 class ScaledDropout(nn.Module):
-    """Dropout that scales the kept numbers by 1 / (1 - p), so that the mean result is x."""
+    """Dropout that scales the kept numbers by 1 / (1 - p), so that the mean over all draws is x."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply dropout to x, of any shape, in training mode; else return x unchanged."""
+        """Apply dropout to x (any shape) in training mode. In evaluation mode, return x."""
         if not self.training:
             return x
         return drop(x, self.p) / (1 - self.p)
 
 
 def loss_with(model: GPT, ids: Tensor, p: float) -> float:
-    """Return the loss in nats on ids (1, T) with dropout `p`, the mean of `LOSS_DRAWS` passes."""
+    """Return the loss in nats on ids (1, T) with dropout `p`, averaged over `LOSS_DRAWS` draws."""
     model = copy.deepcopy(model).train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):

@@ -13,11 +13,11 @@ from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT
 from gpt.text.display import in_one_line, symbol
 
-SHOWN_NUMBERS = 6  # numbers of a vector in a table
+SHOWN_NUMBERS = 6  # numbers of a vector that a table shows
 
 
 def lens(model: GPT, x: Tensor) -> Tensor:
-    """Compute the logits (1, T, V) of `model` if x (1, T, C) were its last residual stream."""
+    """Apply the last LayerNorm and the output layer to x (1, T, C); return logits (1, T, V)."""
     return model.head(model.norm(x))
 
 
@@ -32,7 +32,7 @@ def explain_follow(page: Page, trained: Trained) -> None:
     page.section("From a character to a vector")
     page.paragraph(f"""The last of its {T} {trained.vocabulary.unit}s is {last}. Its id is
         {int(ids[-1])} of {len(trained.vocabulary)}. The id selects a row of C = {model.config.C}
-        numbers, the token embedding. {_added(trained)} The sum begins the residual stream:""")
+        numbers, the token embedding. {_added_rows(trained)} The sum begins the residual stream:""")
     page.table(
         f"the first {shown} of {model.config.C} numbers",
         {
@@ -69,8 +69,8 @@ def explain_follow(page: Page, trained: Trained) -> None:
     )
 
 
-def _added(trained: Trained) -> str:
-    """Return a sentence about what is added to the token embedding."""
+def _added_rows(trained: Trained) -> str:
+    """Return a sentence on the rows of other embeddings that are added to the token embedding."""
     config = trained.model.config
     before = f"{config.ngram - 1} {trained.vocabulary.unit}s before it"
     ngrams = f"Rows for the {before} are added." * (config.ngram > 1)
@@ -119,7 +119,7 @@ def _explain_head(page: Page, trained: Trained) -> None:
 
 
 def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[int]) -> None:
-    """Show the weights of n-gram counts and network, and the prediction of both together."""
+    """Show the gate's weights, and the predictions of network, n-gram counts and mixture."""
     assert trained.mixture is not None
     page.section("Counts and network")
     counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])

@@ -1,8 +1,7 @@
 """One head of attention: queries, keys and values.
 
-Shapes: B batch, T time, d_in input channels, hs head_size, vs value_size. The example of six words,
-its vectors, seeds and numbers are those of Raschka, "Build a Large Language Model (From Scratch)",
-chapter 3.
+Shapes: B batch, T time, d_in input channels, hs head_size, vs value_size. The six words, their
+vectors and the seeds are from Raschka, "Build a Large Language Model (From Scratch)", chapter 3.
 """
 
 import torch
@@ -15,7 +14,7 @@ from gpt.text.display import symbol
 
 SHOWN_KEYS = 8  # keys in a table of a trained model's attention weights
 WORDS = ["Your", "journey", "starts", "with", "one", "step"]
-SIDES = ["q0", "q1", "k0", "k1", "v0", "v1"]  # columns of the three matrices
+QKV_NAMES = ["q0", "q1", "k0", "k1", "v0", "v1"]  # columns of the three matrices
 X = torch.tensor(  # (6, 3): a vector for each word
     [
         [0.43, 0.15, 0.89],
@@ -36,7 +35,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         q: queries (..., T, head size).
         k: keys (..., S, head size).
         v: values (..., S, value size).
-        causal: whether later keys get weight 0; then S must be T.
+        causal: if True, give weight 0 to keys after the query's position; S must be T.
 
     Returns:
         Outputs (..., T, value size) and attention weights (..., T, S).
@@ -102,13 +101,13 @@ def example(seed: int) -> tuple[Tensor, Head]:
 
 
 def by_parameters() -> SelfAttention:
-    """Return a `SelfAttention` from 3 channels to 2; `PARAMETER_SEED` seeds its weights."""
+    """Return a `SelfAttention(3, 2)`, drawn with `PARAMETER_SEED`."""
     torch.manual_seed(PARAMETER_SEED)
     return SelfAttention(3, 2)
 
 
 def by_layers() -> Head:
-    """Return a `Head` from 3 channels to 2; `LINEAR_SEED` seeds its weights."""
+    """Return a `Head(3, 2)` without a mask, drawn with `LINEAR_SEED`."""
     torch.manual_seed(LINEAR_SEED)
     return Head(3, 2, causal=False)
 
@@ -159,7 +158,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def _explain_six_words(page: Page, head: SelfAttention) -> None:
-    """Apply `head` to one of the `WORDS`, then to all."""
+    """Explain the context vectors of `head`: first that of 'journey', then all six."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)
@@ -168,11 +167,11 @@ def _explain_six_words(page: Page, head: SelfAttention) -> None:
     page.paragraph(f"""Here are numbers small enough for a calculator: six words (the tokens here)
         with vectors of d_in = 3 numbers, and no mask yet. Three matrices of 3 x 2, drawn with seed
         {PARAMETER_SEED}, make queries, keys and values of d_out = d_k = 2 numbers.""")
-    page.table("the three matrices", matrices, columns=SIDES)
+    page.table("the three matrices", matrices, columns=QKV_NAMES)
     page.table(
         "x: a vector for each word, and x @ the matrices: Q, K, V",
         torch.cat([X, q, k, v], dim=1).T,
-        ["x0", "x1", "x2", *SIDES],
+        ["x0", "x1", "x2", *QKV_NAMES],
         WORDS,
     )
     page.paragraph("""Take the second word, 'journey'. Its score for each word is the query of

@@ -29,8 +29,7 @@ class ListOfHeads(nn.Module):
 class FusedHeads(nn.Module):
     """Multi-head attention that computes queries, keys and values in one matrix product.
 
-    The mask is a buffer. It is made once for T positions, and cropped to the t positions of the
-    input.
+    The mask is a buffer for T positions. `weigh` crops it to the t positions of the input.
     """
 
     future: Tensor
@@ -46,14 +45,14 @@ class FusedHeads(nn.Module):
         self.register_buffer("future", future, persistent=False)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Compute [queries, keys, values], each (B, H, t, size per head), from x (B, t, C)."""
+        """Return [queries, keys, values] of x (B, t, C), each of shape (B, H, t, hs or vs)."""
         B, t, _ = x.shape
         qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size)
         qkv = [part.view(B, t, self.n_head, -1) for part in qkv]
         return [part.transpose(1, 2) for part in qkv]  # (B, H, t, size)
 
     def weigh(self, q: Tensor, k: Tensor) -> Tensor:
-        """Return causal attention weights (B, H, t, t) of queries and keys (B, H, t, head size)."""
+        """Return causal attention weights (B, H, t, t) of queries and keys, each (B, H, t, hs)."""
         t = q.shape[-2]  # to which the mask is cropped
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         scores = scores.masked_fill(self.future[:t, :t], float("-inf"))
@@ -68,7 +67,7 @@ class FusedHeads(nn.Module):
 
 
 def take_apart(fused: FusedHeads) -> ListOfHeads:
-    """Return the heads of `fused` as a list of single heads with the same weights."""
+    """Return a `ListOfHeads` with the weights of `fused`."""
     q_size, _, v_size = (size // fused.n_head for size in fused.sizes)
     heads = [Head(fused.qkv.in_features, q_size, v_size) for _ in range(fused.n_head)]
     layers = [getattr(head, name) for name in ("query", "key", "value") for head in heads]
@@ -79,19 +78,19 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 
 
 def total_variation(weights: Tensor, others: Tensor) -> Tensor:
-    """Return how much two attention distributions (..., T) differ: half the sum of |difference|.
+    """Return the distance of attention weights (..., T): half the sum of |weights - others|.
 
-    The result is 0 if they are equal, and 1 if no key has a weight in both.
+    It is 0 if the weights are equal, and 1 if no key has weight in both.
     """
     return (weights - others).abs().sum(dim=-1) / 2
 
 
-def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
-    """Return random x (2, 16, 16), and attention with 8 heads; `settings` override its config."""
+def example(seed: int, dropout: float = 0.0) -> tuple[Tensor, CausalSelfAttention]:
+    """Return random x (2, 16, 16), and production attention with 8 heads and `dropout`."""
     torch.manual_seed(seed)
     sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24}
-    form = {"positions": "learned", "qk_norm": False}
-    config = ModelConfig.model_validate(sizes | form | settings)
+    form = {"positions": "learned", "qk_norm": False, "dropout": dropout}
+    config = ModelConfig.model_validate(sizes | form)
     return torch.randn(2, 16, 16), CausalSelfAttention(config)
 
 
@@ -148,7 +147,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def _explain_memory(page: Page, fused: FusedHeads, x: Tensor) -> None:
-    """Explain transpose, contiguous and view, and the mask as a buffer."""
+    """Explain why joining heads copies memory, and why the mask is a buffer."""
     q, k, v = fused.split(x)
     y = fused.weigh(q, k) @ v  # (B, H, t, vs)
     B, _, t, _ = y.shape

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MAX_ROUNDING = 1e-5  # largest difference from rounding, relative to the largest number if above 1
+MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
@@ -36,7 +36,7 @@ class Page:
         self.parts.append({"section": title})
 
     def paragraph(self, text: str) -> None:
-        """Add a paragraph; a **term** between double asterisks is shown in bold."""
+        """Add a paragraph. Show a **term** in double asterisks in bold."""
         text = " ".join(text.split())
         self.parts.append({"paragraph": TERM.sub(r"\1", text), "terms": TERM.findall(text)})
 
@@ -61,7 +61,7 @@ class Page:
         columns: Sequence[str] = (),
         mask: Tensor | None = None,
     ) -> None:
-        """Add a table, shown to four digits.
+        """Add a table of numbers, to be shown with four decimals.
 
         Args:
             caption: what the numbers are.
@@ -105,7 +105,7 @@ class Page:
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: a change of the lesson's module, a question, and the answer."""
+        """Add the exercise: `task` asks for the effect of a change to the lesson's code."""
         texts = {"exercise": " ".join(task.split()), "answer": " ".join(answer.split())}
         self.parts.append(texts | {"edit": self.file})
 
@@ -126,7 +126,7 @@ def names(letter: str, count: int) -> list[str]:
 
 
 def _json_number(value: float) -> float | str | None:
-    """Return `value`, or its text if it is infinite or NaN, which JSON cannot express."""
+    """Return `value`, or str(value) if it is infinite or NaN: JSON has no such numbers."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -156,8 +156,8 @@ def shown_source(step: Callable[..., Any]) -> str:
 
 
 def _replace(lines: list[str], first: int, last: int, line: str = REMOVED) -> None:
-    """Replace lines `first` to `last`, counted from 1, by `line` and REMOVED lines.
+    """Replace lines `first` to `last`, counted from 1, by `line`.
 
-    The number of lines does not change, so that the line numbers of later lines stay valid.
+    Pad with REMOVED, so that later lines keep their line numbers.
     """
     lines[first - 1 : last] = [line, *[REMOVED] * (last - first)]

@@ -1,7 +1,7 @@
 """Masks: which keys a query may attend to.
 
 A mask of T queries and S keys has the shape (T, S). A boolean mask is True where query t may attend
-to key s. An additive mask has numbers that are added to the scores: 0 there, and -inf elsewhere.
+to key s. An additive mask is added to the scores: it is 0 there, and -inf or very low elsewhere.
 """
 
 from collections.abc import Callable
@@ -12,43 +12,43 @@ from torch import Tensor, nn
 
 from gpt.lessons.head import Head, attend
 from gpt.lessons.lesson_page import Page, names
-from gpt.lessons.small_models import C, OneHead, T, sampled, train
+from gpt.lessons.small_models import C, OneHead, T, sample_text, train
 from gpt.lessons.trained import Trained
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 
 
 def causal(T: int) -> Tensor:
-    """Return the causal mask (T, T): each position attends to itself and to earlier ones."""
+    """Return the causal mask (T, T): True where the key is not after the query."""
     return torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def additive(allowed: Tensor) -> Tensor:
-    """Return a mask to add to the scores: 0 where `allowed` is True, else -3.4e38."""
+    """Return an additive mask: 0 where `allowed` is True, else the lowest float32, -3.4e38."""
     lowest = torch.finfo(torch.float32).min
     return torch.zeros(allowed.shape).masked_fill(~allowed, lowest)
 
 
 def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute attention with `mask` (T, S) added to the scores of T queries and S keys."""
+    """Compute attention as `attend` does, but with an additive `mask` (T, S)."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask
     weights = scores.softmax(dim=-1)
     return weights @ v, weights
 
 
 class InvertedHead(Head):
-    """Head with the inverted causal mask, a common mistake: it attends to later keys only."""
+    """Head that attends to later keys only: its causal mask is inverted, a common mistake."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x (B, T, channels) to outputs (B, T, value size) and weights (B, T, T)."""
+        """Map x (B, T, channels) to outputs (B, T, vs) and weights (B, T, T); ignore `context`."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         return attend_added(q, k, v, additive(~causal(x.shape[1])))
 
 
 def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return a table (T, T): the largest change of output t (row) if input s (column) is negated.
+    """Return (T, T): in row t, column s, the largest change of output t if input s is negated.
 
-    This tests whether `step` is causal: no output before s may change. x is (B, T, C).
+    If `step` is causal, no output before s changes. x is (B, T, C).
     """
     columns, before = [], step(x)
     for s in range(x.shape[1]):
@@ -170,7 +170,7 @@ def _explain_inversion(page: Page, one: Head, x: Tensor) -> None:
 
 
 def _train_inverted(page: Page, seed: int) -> None:
-    """Train a model of one head with the causal mask, and one that attends to later keys only."""
+    """Train `OneHead` with the causal and with the inverted mask; show losses and samples."""
     corpus = load_corpus(open_source("python-docs"))
     losses, samples = dict[str, list[float]](), list[str]()
     for name, kind in {"causal": Head, "inverted": InvertedHead}.items():
@@ -178,7 +178,7 @@ def _train_inverted(page: Page, seed: int) -> None:
         model = OneHead(len(corpus.vocabulary), T, C)
         model.head = kind(C, C)
         losses[name] = train(model, corpus, seed)[:2]
-        samples.append(f"{name:<10}{sampled(model, corpus, seed)}")
+        samples.append(f"{name:<10}{sample_text(model, corpus, seed)}")
     page.paragraph("""What happens in training? The table shows the model `one head` of the
         lesson `training`, with the causal mask and with the inverted one. With the inverted mask
         the loss falls to almost nothing, because the character to predict is part of the input.

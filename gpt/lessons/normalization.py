@@ -1,7 +1,7 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-`correction` = 1 computes the unbiased variance, as the source notebooks do; `correction` = 0 the
-biased variance, as torch's layers do.
+With `correction` = 1 the variance is unbiased, as in the notebooks that this lesson follows. With
+`correction` = 0 it is biased, as in torch's layers.
 """
 
 import torch
@@ -51,11 +51,11 @@ class LayerNorm:
         self.eps, self.correction = eps, correction
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalise x (..., C), in the same way in training and in evaluation."""
-        mean = x.mean(dim=-1, keepdim=True)  # over the channels: (B, 1)
+        """Normalise x (..., C). Training and evaluation do not differ."""
+        mean = x.mean(dim=-1, keepdim=True)  # over the channels: (..., 1)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
         x = (x - mean) / torch.sqrt(var + self.eps)
-        return self.gamma * x + self.beta  # (B, C)
+        return self.gamma * x + self.beta  # (..., C)
 
     def parameters(self) -> list[Tensor]:
         """Return the trained parameters, gamma and beta."""
@@ -63,7 +63,7 @@ class LayerNorm:
 
 
 def statistics(x: Tensor) -> list[Tensor]:
-    """Return 4 numbers of x (B, C): mean and standard deviation of column 0, then of row 0."""
+    """Return mean and standard deviation of column 0 of x (B, C), then those of row 0."""
     return [x[:, 0].mean(), x[:, 0].std(), x[0].mean(), x[0].std()]
 
 

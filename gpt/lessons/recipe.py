@@ -23,8 +23,8 @@ from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.display import symbol
 from gpt.training.optimizer import orthogonalise
 
-ALL_OF_THEM = 1.863  # val loss of shakespeare_fast with all parts
-LEAVE_ONE_OUT = {  # mean val loss of 3 seeds without a part (with another instead)
+LOSS_WITH_ALL = 1.863  # mean val loss of 3 seeds of the config shakespeare_fast
+LEAVE_ONE_OUT = {  # mean val loss of 3 seeds without a part (in brackets: its replacement)
     "rotary positions (learned)": 1.938,
     "QK norm and its scale 1.5": 1.858,
     "n-gram embeddings": 2.018,
@@ -40,8 +40,8 @@ FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 def rotate(x: Tensor) -> Tensor:
     """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Channels c and c + hs/2 (hs is the number of channels) at position t form one complex number,
-    which is rotated by the angle t * 10000^(-2c/hs), in radians.
+    Channels c and c + hs/2 are the real and imaginary part of a complex number. At position t it is
+    rotated by t * 10000^(-2c/hs) radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2
     c = torch.arange(half, dtype=torch.float64)
@@ -53,9 +53,9 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return the scores (..., T, T) of normalised queries and keys (..., T, head_size).
+    """Normalise queries and keys (..., T, hs) to mean 0, variance 1; return scores (..., T, T).
 
-    They lie between -sqrt(head_size) and sqrt(head_size).
+    Each |score| is at most sqrt(hs).
     """
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
@@ -63,7 +63,7 @@ def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def offset_by_one(k: Tensor) -> Tensor:
-    """Replace half of the channels of keys (..., T, head_size) by those of the previous key."""
+    """In half of the channels, replace each key of k (..., T, hs) by the key before, or by 0."""
     hs = k.shape[-1]
     # the pairs that rotary positions rotate least
     half = [i for i in range(hs) if i % (hs // 2) >= hs // 4]
@@ -74,7 +74,7 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """Embed ids to (B, T, C); `tables[d]` (V, C) is for the character d positions earlier."""
+    """Embed ids (B, T) to (B, T, C); add the row of the id d before from `tables[d]` (V, C)."""
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
         x[:, distance:] += table[ids[:, :-distance]]
@@ -120,8 +120,8 @@ def explain(page: Page, seed: int) -> None:
         part ablated: means of three seeds. Such a short run shows only what helps early: QK norm
         does not, squared ReLU and short windows hardly do (scripts/experiments.md).""")
     page.table(
-        f"val loss without each part (in brackets: instead); with all parts {ALL_OF_THEM:.3f}",
-        {part: [loss, loss - ALL_OF_THEM] for part, loss in LEAVE_ONE_OUT.items()},
+        f"val loss without each part (in brackets: instead); with all parts {LOSS_WITH_ALL:.3f}",
+        {part: [loss, loss - LOSS_WITH_ALL] for part, loss in LEAVE_ONE_OUT.items()},
         columns=["without", "it brings"],
     )
     scores = [scaled_scores(n * q, F.layer_norm(k, k.shape[-1:])) for n in FACTORS]
@@ -238,7 +238,7 @@ def _explain_key_offset(page: Page, noise: Tensor) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the mean norms of the embeddings of n-grams, and the largest attention scores."""
+    """Show the mean norm of each n-gram embedding, and the largest |score| of each layer."""
     model, config = trained.model, trained.model.config
     page.table(
         "mean norm of the embeddings of a position's own character and of those before it",

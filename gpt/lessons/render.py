@@ -10,11 +10,11 @@ from gpt.lessons.lesson_page import Page
 from gpt.text.display import bold, shaded, visible
 
 Part = dict[str, Any]
-CODE_COLUMNS = 76  # widest line of code, with its indentation
+CODE_COLUMNS = 76  # largest width of a line of code, indentation included
 
 
 def render(page: Page, width: int, *, colour: bool = False, answer: bool = False) -> str:
-    """Return the page as text, with control characters of a model's text escaped.
+    """Return the page as text for a terminal. Escape control characters.
 
     Args:
         page: the page.
@@ -77,7 +77,7 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 
 
 def _code_line(line: str, width: int) -> str:
-    """Indent a line of code by 4 columns, and wrap it at `width` or `CODE_COLUMNS` if less."""
+    """Indent a line of code by 4 columns. Wrap it at the smaller of `width` and `CODE_COLUMNS`."""
     margin = " " * (4 + len(line) - len(line.lstrip()))
     return textwrap.fill(
         line.strip(),
@@ -100,7 +100,7 @@ def _outcome(part: Part) -> str:
 
 
 def _one_digit(value: float) -> str:
-    """Return a number rounded to one digit, such as `7e-9` or `0`."""
+    """Return a number rounded to one significant digit, such as `7e-9` or `0`."""
     return f"{value:.1g}".replace("e-0", "e-")
 
 
@@ -112,7 +112,7 @@ def _cell(value: float | str | None) -> str:
 
 
 def _cells(part: Part, width: int, colour: bool) -> str:
-    """Return a table as text, split into blocks of columns that fit the width."""
+    """Return a table as text. Split a table that is too wide into blocks of columns."""
     values, columns = part["values"], [visible(name) for name in part["columns"]]
     rows = [visible(name) for name in part["rows"]] or [""] * len(values)
     numbers = [value for row in values for value in row]

@@ -12,7 +12,7 @@ from gpt.lessons.trained import Trained
 
 
 def raw_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) of queries q and keys k (..., T, head_size), without a scale."""
+    """Return scores (..., T, T) of queries and keys, each (..., T, head_size), without scaling."""
     return q @ k.transpose(-2, -1)
 
 
@@ -30,17 +30,17 @@ def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Return each row's entropy in bits, for weights (..., T): 0 if one-hot, log2 T if equal."""
+    """Return the entropy in bits of weights (..., T): 0 if one-hot, log2 T if all are equal."""
     return torch.special.entr(weights).sum(dim=-1) / math.log(2)
 
 
 def max_entropy(T: int) -> float:
-    """Return the largest possible mean entropy, in bits, of the rows of causal weights (T, T)."""
+    """Return the largest mean entropy of causal weights (T, T), in bits: that of equal weights."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 
 def jacobian(scores: Tensor) -> Tensor:
-    """Return a matrix (T, T): entry i, j is the derivative of softmax weight i by score j."""
+    """Return softmax's Jacobian (T, T) at scores (T,): row i has the derivatives of weight i."""
     weights = scores.softmax(dim=-1)
     return torch.diag(weights) - torch.outer(weights, weights)
 
@@ -106,7 +106,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the trained scores' variance and the weights' entropy, with and without scaling."""
+    """Show the variance of scores and the entropy of weights, without and with scaling."""
     T = trained.ids.shape[1]
     largest, past = max_entropy(T), torch.ones(T, T).tril() == 1
     page.paragraph(f"""Row t of the attention weights has t + 1 keys. The tables show the mean

@@ -27,7 +27,7 @@ from gpt.text.vocabulary import Ids
 
 T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300  # C channels; BATCH_SIZE windows per step
 BIGRAM_RATE, RATE = 0.1, 0.01  # peak learning rates
-SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
+SCORED_CHARACTERS = 8192  # characters of the val split over which a loss is averaged
 SAMPLE_CHARACTERS = 64  # characters of a sample
 MEASURED_CHARACTERS = 2048  # characters of the val split in the table of losses by context
 MAX_CONTEXT = 64  # longest context in the table of losses, in characters
@@ -113,7 +113,7 @@ class OneBlock(nn.Module):
 
 
 class Adam:
-    """Adam (arXiv:1412.6980): a step is -rate * mean(g) / sqrt(mean(g^2)), for gradients g."""
+    """Adam (arXiv:1412.6980): step by -rate * mean(g) / sqrt(mean(g^2)), with running means."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.steps, self.parameters = 0, list(parameters)
@@ -122,7 +122,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Update each parameter by its gradient with the learning rate `rate`; clear gradients."""
+        """Update all parameters with the learning rate `rate`, then clear their gradients."""
         self.steps += 1
         for i, p in enumerate(self.parameters):
             if p.grad is None:  # the loss does not depend on it
@@ -138,7 +138,7 @@ class Adam:
 
 
 def draw_batch(ids: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:
-    """Draw `B` windows of the text `ids`: inputs (B, T), and the next ids (B, T) as targets."""
+    """Draw B random windows of `ids`; return inputs (B, T) and targets (B, T), the next ids."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]
@@ -149,7 +149,7 @@ def fit(model: nn.Module, ids: Tensor, shape: tuple[int, int], steps: int, rate:
 
     Args:
         model: maps ids (B, T) to logits (B, T, V).
-        ids: the text.
+        ids: the ids of the text.
         shape: (B, T), the shape of a batch.
         steps: the number of steps.
         rate: the peak of the learning rate, which rises in the first steps and then falls to 0.
@@ -166,7 +166,7 @@ def fit(model: nn.Module, ids: Tensor, shape: tuple[int, int], steps: int, rate:
 
 @torch.no_grad()
 def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
-    """Return ids (1, t) and `count` more, each drawn from a prediction that sees `T` ids."""
+    """Append `count` ids to ids (1, t). Draw each from the prediction after the last `T` ids."""
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         drawn = logits.softmax(-1).multinomial(1)
@@ -176,14 +176,14 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Return the mean loss in nats on about `SCORED_CHARACTERS` characters, spread over `ids`."""
+    """Return the mean loss in nats of `SCORED_CHARACTERS` ids or so, spread evenly over `ids`."""
     windows = scored_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
 
 
 def count_bigrams(ids: Ids, V: int) -> Bigram:
-    """Return the bigram model that fits the text `ids` best, computed by counting pairs.
+    """Return a `Bigram` whose logits are the logarithms of counts of pairs in `ids`.
 
     0.01 is added to each count, so that no pair is impossible.
     """
@@ -205,8 +205,8 @@ def train(model: nn.Module, corpus: Corpus, seed: int) -> list[float]:
     return [before, after, math.exp(after)]
 
 
-def sampled(model: nn.Module, corpus: Corpus, seed: int) -> str:
-    """Return a sample after the first character of the val split, in one line."""
+def sample_text(model: nn.Module, corpus: Corpus, seed: int) -> str:
+    """Return text sampled after the first character of the val split, as one line."""
     torch.manual_seed(seed)
     ids = sample(model, to_torch(corpus.val[:1])[None], SAMPLE_CHARACTERS, T)
     return in_one_line(corpus.vocabulary.decode(ids[0, 1:].tolist()))
@@ -248,9 +248,9 @@ def explain(page: Page, seed: int) -> None:
             torch.manual_seed(seed)
             model = new()
             if not samples:
-                samples.append(f"{'untrained':<11}{sampled(model, corpus, seed)}")
+                samples.append(f"{'untrained':<11}{sample_text(model, corpus, seed)}")
             losses.append(train(model, corpus, seed))
-            samples.append(f"{name:<11}{sampled(model, corpus, seed)}")
+            samples.append(f"{name:<11}{sample_text(model, corpus, seed)}")
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
     page.table(
         f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
@@ -310,8 +310,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
 def loss_by_context(model: nn.Module, ids: Tensor, longest: int) -> dict[int, float]:
     """Return the mean loss in nats for each context length: 1, 2, 4 and so on.
 
-    The longest context has at most `longest` characters, and at most half of the text `ids`.
-    All losses are means over the same characters: those after the longest context.
+    The largest length is at most `longest`, and at most half of the text `ids`. Each loss is the
+    mean over the same characters: those that have a context of the largest length.
     """
     powers = range(min(len(ids) // 2, longest).bit_length())
     losses = {}

@@ -1,6 +1,6 @@
-"""Assemble the model that the lessons have built so far as one file that needs torch alone.
+"""Write a Python file that trains the model of a lesson. It needs no package but torch.
 
-The file's code is the source of the lessons' own functions and classes.
+The code of the file is the source of the lessons' own functions and classes.
 """
 
 import sys
@@ -35,17 +35,17 @@ from gpt.lessons.textbook import Textbook
 
 @dataclass(frozen=True)
 class Stage:
-    """A model that the lessons have built, and the arguments of `fit` that train it."""
+    """The code of a model, and the arguments of `fit` with which to train it."""
 
-    parts: tuple[Callable[..., Any], ...]  # its functions and classes, in the order of the file
-    model: str  # an expression that makes it for V distinct characters
+    parts: tuple[Callable[..., Any], ...]  # functions and classes, in the order of the file
+    model: str  # expression that builds the model for V distinct characters
     shape: tuple[int, int] = (32, 16)
     steps: int = 300
     rate: float = 0.01
 
 
 BLOCK = (FusedHeads, gelu, FeedForward, PreNormBlock, add_positions)
-STAGES = {  # by the lesson that completes the model; later lessons up to the next one share it
+STAGES = {  # key: the lesson that completes the model; lessons between two keys use the earlier one
     "averaging": Stage((causal_softmax, by_softmax, Averages), "Averages(V, C=64)"),
     "head": Stage((causal_softmax, attend, Head, add_positions, OneHead), "OneHead(V, T=16, C=64)"),
     "heads": Stage((FusedHeads, add_positions, ManyHeads), "ManyHeads(V, T=16, C=64)"),
@@ -65,7 +65,7 @@ from torch import nn"""
 
 
 def write_program(lesson: str, name: str) -> str:
-    """Return the text of the Python file `name`, which trains the model built up to `lesson`."""
+    """Return the text of the Python file `name`, which trains the model of `lesson`."""
     order = list(LESSONS)
     built = [stage for stage in STAGES if order.index(stage) <= order.index(lesson)]
     stage = STAGES[built[-1]]
@@ -83,7 +83,7 @@ def write_program(lesson: str, name: str) -> str:
 
 @torch.no_grad()
 def val_loss(model: nn.Module, ids: Tensor, T: int) -> float:
-    """Return the mean loss in nats of all `ids` but the first, in consecutive windows of `T`."""
+    """Return the mean loss in nats of all `ids` (N,) but the first, in windows of `T`."""
     losses = []
     for start in range(0, len(ids) - 1, T):
         window = ids[start : start + T + 1]
@@ -95,10 +95,10 @@ def val_loss(model: nn.Module, ids: Tensor, T: int) -> float:
 def train_on_file(
     new_model: Callable[[int], nn.Module], shape: tuple[int, int], steps: int, rate: float
 ) -> None:
-    """Train a model on the text file that the first argument names; print its loss and a sample.
+    """Train a model on the file sys.argv[1]; print the val loss and a sampled text.
 
     Args:
-        new_model: makes the model for a number of distinct characters.
+        new_model: builds the model, given the number of distinct characters.
         shape: as for `fit`.
         steps: as for `fit`.
         rate: as for `fit`.
@@ -106,13 +106,13 @@ def train_on_file(
     try:
         text = Path(sys.argv[1]).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"expected the name of a UTF-8 text, got an error: {error}; name another")
+        sys.exit(f"expected the name of a UTF-8 text, got an error: {error}; use another file")
     characters = sorted(set(text))
     id_of = {c: i for i, c in enumerate(characters)}
     ids = torch.tensor([id_of[c] for c in text])
     end = int(0.9 * len(ids))  # the train split ends here
     if end <= shape[1]:
-        sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}; name a longer one")
+        sys.exit(f"expected a train split longer than T = {shape[1]}, got {end}; use a longer text")
     model = new_model(len(characters))
     print(f"training for {steps:,} steps", file=sys.stderr)
     fit(model, ids[:end], shape, steps, rate)

@@ -1,4 +1,4 @@
-"""The textbook GPT: earlier lessons' code in one class, with the logits of config `classic`."""
+"""The textbook GPT, made of earlier lessons' code. It has the form of the config `classic`."""
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Textbook(nn.Module):
         self.draw_weights()
 
     def draw_weights(self) -> None:
-        """Draw the weights as config `classic` does: the first prediction is uniform."""
+        """Draw the weights as config `classic` does. The first predictions are uniform."""
         zero = ("projection.weight", "head.weight", "bias")
         for name, p in self.named_parameters():
             if name.endswith(zero):
@@ -44,7 +44,7 @@ class Textbook(nn.Module):
 
 
 def with_weights_of(model: GPT) -> Textbook:
-    """Return a `Textbook` with the weights of `model`, a model of the shipped config `classic`."""
+    """Return a `Textbook` with the weights of `model`, which has the shipped config `classic`."""
     config = model.config
     book = Textbook(model.head.out_features, config.T, config.C, config.n_layer, config.n_head)
     book.load_state_dict(model.state_dict())
@@ -52,14 +52,14 @@ def with_weights_of(model: GPT) -> Textbook:
 
 
 def draw_zeros(model: GPT) -> None:
-    """Randomise the parameters that are zero in a new model, so that each has an effect."""
+    """Replace parameters that are all zero by random numbers, so that each affects the logits."""
     for parameter in model.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
 
 
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Return random ids (2, 8) and a random model of config `classic` with vocabulary size 11."""
+    """Return random ids (2, 8), and a random model of config `classic` for 11 characters."""
     torch.manual_seed(seed)
     model = GPT(load_config("classic").model, 11).eval()
     draw_zeros(model)
@@ -99,7 +99,7 @@ def explain(page: Page, seed: int) -> None:
         model with perplexity 5 is as unsure as if it guessed among 5 equally likely characters.""")
     page.formula("cross-entropy", "loss = -mean of log softmax(logits[t])[id of character t + 1]")
     by_hand = -logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
-    loss = _show_loss(page, "the first texts", logits, ids)
+    loss = _add_loss(page, "the first texts", logits, ids)
     page.check("the formula = the loss that training minimises", by_hand, loss)
     page.paragraph("""GPT-2 differs in two points. Its queries, keys and values have biases
         (model.qkv_bias), and its token embedding is also its head (weight tying, arXiv:1608.05859).
@@ -118,8 +118,8 @@ def explain(page: Page, seed: int) -> None:
     )
 
 
-def _show_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the loss of logits (B, T, V) on ids (B, T), after adding it to the page."""
+def _add_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
+    """Add a table of the loss of logits (B, T, V) on ids (B, T); return the loss."""
     loss = cross_entropy(logits[:, :-1], ids[:, 1:])
     numbers = torch.stack([loss, torch.tensor(logits.shape[-1]).log(), loss.exp()])
     page.table(caption, numbers, columns=["loss", "ln V", "perplexity"])
@@ -133,6 +133,6 @@ def explain_trained(page: Page, trained: Trained) -> None:
     likely, columns = trained.likeliest(probabilities)
     page.table("the likeliest characters after the text", probabilities[likely], columns=columns)
     if trained.ids.shape[1] > 1:
-        _show_loss(page, "this text", logits, trained.ids)
+        _add_loss(page, "this text", logits, trained.ids)
     counts = count_parameters(trained.model)
     page.table("number of parameters", list(counts.values()), columns=list(counts))

@@ -20,8 +20,8 @@ from gpt.text.corpus import Corpus
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
-MAX_CHARACTERS = 256  # longest text of a lesson, in characters; model.T may be far larger
-QUOTED_CHARACTERS = 40  # most characters of the text that the introduction quotes
+MAX_CHARACTERS = 256  # length of the longest text of a lesson; model.T may be far larger
+QUOTED_CHARACTERS = 40  # largest number of characters of the text that `introduce` quotes
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Trained:
 
     @property
     def characters(self) -> list[str]:
-        """Name of each of the T ids: the character, or the byte in a byte model."""
+        """Name of each of the T ids: its character, or its byte in a byte model."""
         return self.vocabulary.names_of(self.ids[0].tolist())
 
     @property
@@ -65,20 +65,20 @@ class Trained:
 
     @property
     def layers(self) -> list[str]:
-        """Row names of a table with a row for each layer: `layer 1` and so on."""
+        """Names of the layers in a table: `layer 1` and so on."""
         return [f"layer {layer + 1}" for layer in range(self.model.config.n_layer)]
 
     @property
     def columns(self) -> list[str]:
-        """Column names of a table with a column for each head: `head 1` and so on."""
+        """Names of the heads of a layer in a table: `head 1` and so on."""
         return [f"head {head + 1}" for head in range(self.model.config.n_head)]
 
     def names_of(self, positions: Tensor) -> list[str]:
-        """Return names of `positions` for a table, such as `t=3 a` with the character there."""
+        """Return a name for each position: its number and its character, such as `t=3 a`."""
         return [f"t={t} {symbol(self.characters[t])}" for t in positions.tolist()]
 
     def introduce(self, page: Page) -> None:
-        """Add a sentence to the page that introduces the model and the text."""
+        """Add a sentence that introduces the model and the text."""
         quoted = self.text
         if len(quoted) > QUOTED_CHARACTERS:
             quoted = f"{quoted[:QUOTED_CHARACTERS]}..."
@@ -88,7 +88,7 @@ class Trained:
         )
 
     def likeliest(self, probabilities: Tensor) -> tuple[list[int], list[str]]:
-        """Return the ids and symbols of the six likeliest characters, by `probabilities` (V,)."""
+        """Return ids and symbols of the six characters with the largest `probabilities` (V,)."""
         ids = probabilities.topk(min(6, len(probabilities))).indices.tolist()
         return ids, [symbol(self.vocabulary.names[id_]) for id_ in ids]
 
@@ -110,8 +110,8 @@ def trained_model(
         model: the trained model; if it is an ensemble, its first member is used.
         vocabulary: the model's vocabulary.
         seed: seed of the generated text, and of the lessons' random numbers.
-        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`. If it is None, the
-            start of the val split is used, or, without a corpus, a text is generated.
+        text: at most model.T characters (or bytes), and at most `MAX_CHARACTERS`. Default: the
+            start of the val split, or a generated text if there is no corpus.
         corpus: the text that the model was trained on.
         mixture: the counts that the run mixes with its network.
 
