@@ -62,7 +62,7 @@ def production(text: str, context: str) -> Tensor:
 
 
 def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
-    """Return the loss in nats on `predicted` of an n-gram model of each context length."""
+    """Return the loss in nats of n-gram models of train on `predicted`, for each context length."""
     vocabulary = corpus.vocabulary
     orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
     counted = corpus.train[:MAX_LESSON_IDS]

@@ -61,7 +61,7 @@ class Page:
         columns: Sequence[str] = (),
         mask: Tensor | None = None,
     ) -> None:
-        """Add a table of numbers, to be shown with four decimals.
+        """Add a table of numbers.
 
         Args:
             caption: what the numbers are.

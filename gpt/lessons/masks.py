@@ -37,7 +37,7 @@ def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor,
 
 
 class InvertedHead(Head):
-    """Head that attends to later keys only: its causal mask is inverted, a common mistake."""
+    """Head with the inverted causal mask: each query but the last attends to later keys only."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map x (B, T, channels) to outputs (B, T, vs) and weights (B, T, T); ignore `context`."""

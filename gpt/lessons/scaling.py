@@ -17,7 +17,7 @@ def raw_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return `raw_scores` / sqrt(head_size), whose variance does not depend on head_size."""
+    """Return `raw_scores` / sqrt(head_size): of variance 1 if q and k are noise of variance 1."""
     return raw_scores(q, k) * q.shape[-1] ** -0.5
 
 
