@@ -74,7 +74,7 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """Embed ids (B, T) to (B, T, C): sum, over d, the row in `tables[d]` (V, C) of the id d before."""
+    """Embed ids (B, T) to (B, T, C): sum the rows of `tables[d]` (V, C) for the ids d before."""
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
         x[:, distance:] += table[ids[:, :-distance]]
