@@ -52,7 +52,7 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x (..., C). Training and evaluation do not differ."""
-        mean = x.mean(dim=-1, keepdim=True)  # over the channels: (..., 1)
+        mean = x.mean(dim=-1, keepdim=True)  # over channels: (..., 1)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
         x = (x - mean) / torch.sqrt(var + self.eps)
         return self.gamma * x + self.beta  # (..., C)
