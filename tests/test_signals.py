@@ -49,7 +49,7 @@ def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None
 def test_of_ranks_a_signal_that_comes_again_is_ignored() -> None:
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    with StopSignals(repeated=True) as signals:
+    with StopSignals(ignore_second=True) as signals:
         for _ in range(2):  # from the terminal, and from torchrun
             os.kill(os.getpid(), signal.SIGTERM)
         assert (received, signals.should_stop()) == ([], True)

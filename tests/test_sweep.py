@@ -589,7 +589,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
             "none: expected the folder",
         ),
         (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: expected"),
-        (["--jobs", "2"], "--jobs goes with a sweep"),
+        (["--jobs", "2"], "--jobs needs a sweep"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )

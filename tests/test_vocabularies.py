@@ -310,7 +310,7 @@ def test_characters_that_share_the_unknown_id_are_told_once(
     assert model.logits("aΩ").equal(model.logits("aЖ"))
     assert "Ж" in caplog.messages[-1]
     assert model.prepare("aΩ", drop_unknown=True) == "a"
-    with pytest.raises(UsageError, match="vocabulary: Ω; it would never come"):
+    with pytest.raises(UsageError, match="vocabulary: Ω; the model cannot generate it"):
         model.sample(["a"], stops=["Ω"])
     with pytest.raises(UsageError, match=r"vocabulary: \\ud800; leave them out"):
         model.prepare("a\ud800")

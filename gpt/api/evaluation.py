@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.resolve import Settings, Text, open_sources, prepared, read_text, resolve
+from gpt.api.resolve import Settings, Text, encode_sources, open_sources, read_text, resolve
 from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 
@@ -33,28 +33,28 @@ def evaluate(
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
-    N-gram counts (`model.counts`) are part of the model: all numbers include their predictions.
+    If the model has n-gram counts (`model.counts`), all numbers include their predictions.
 
     Args:
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. By default, the val split of the run.
-        stride: the number of characters from one input of the network to the next, at most
-            `model.attention_window`. Each character is then predicted from at least
-            `model.attention_window` - `stride` characters before it. N-gram counts see at least
-            7/8 of `model.T` characters. By default, windows do not overlap, as in training.
+        stride: the number of characters between the starts of two windows of the network, at most
+            `model.attention_window`. By default, windows do not overlap. With `stride`, the network
+            predicts each character from at least `model.attention_window` - `stride` characters
+            before it, and n-gram counts from at least `model.T` - max(`stride`, `model.T` / 8).
         by: properties by which to break the loss down: position, script, word-length or character.
-        dynamic: whether to also compute `adaptive_loss`, for which a copy of the model learns from
-            each part of the text after scoring it, as compressors do.
+        dynamic: whether to also compute `adaptive_loss`, the loss of a copy of the model that
+            learns from each part of the text after scoring it, as compressors do.
         memorisation: whether to search samples of the model for copies of the train split, and to
-            compare how well it continues prefixes of the train split and of the text.
-        surprise: whether to return the loss and the five most likely characters at each of the
-            first 2**20 characters, for `gpt.inspection.evaluation_views`.
+            test whether the model continues the train split better than the text.
+        surprise: whether to return the loss and the five most likely ids at each of the first
+            2**20 ids, for `gpt.inspection.evaluation_views`.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
         simple predictors. On the val split and without `stride`, `loss` is the val loss of
-        training, in nats per id.
+        training, in nats per id (character or byte).
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.
@@ -94,7 +94,7 @@ def evaluate(
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
-    """Measure how much `model` copies of its train split, in samples and in continuations."""
+    """Measure how much `model` repeats its train split, compared with `text`."""
     from gpt.device import default_modes
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect
@@ -136,7 +136,7 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     if not any(may_have_columns(str(name)) for name in names):
         changes["data.column"] = None
     config = resolve(model.config, text, changes)
-    corpus = prepared(config, open_sources(config.data, may_be_utf8=True))
+    corpus = encode_sources(config, open_sources(config.data, may_be_utf8=True))
     try:
         train = run_text(model).train
     except GPTError as error:
@@ -146,7 +146,7 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
 
 
 def run_text(model: "Model") -> "Corpus":
-    """Read the run's text; raise UsageError if the text has changed since the training."""
+    """Read the text that `model` was trained on; raise UsageError if it has changed since."""
     corpus = read_text(model.config, model.vocabulary, model.run)
     expected = model.checkpoint.text_sha256
     if corpus.sha256 != expected:
@@ -165,8 +165,8 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
         settings: changes of the settings in the section `data`; see `train`.
 
     Returns:
-        A TextReport: sizes, characters, probable decoding errors and duplicates of the text, and
-        the losses that simple models reach on it.
+        A TextReport: sizes, characters, probable decoding errors, lines of val that are also in
+        train, and the losses that simple models reach on the text.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -176,11 +176,11 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
 
     config = resolve(None, text, settings)
     sources = open_sources(config.data)
-    corpus = in_characters = prepared(config, sources)
+    corpus = in_characters = encode_sources(config, sources)
     changes: dict[str, Any] = {"vocabulary": "characters", "max_vocabulary": None}
     if config.data.vocabulary == "bytes":
         changes["errors"] = "replace"  # the files may be binary
     plain = config.changed(data=changes)
     if plain != config:
-        in_characters = prepared(plain, open_sources(plain.data))
+        in_characters = encode_sources(plain, open_sources(plain.data))
     return describe_text(sources, config.data, corpus, in_characters)

@@ -74,7 +74,7 @@ class Model:
         Args:
             prompt: any text.
             drop_unknown: whether to remove characters outside the vocabulary, and log their number.
-            advice: end of the error message for characters without an id.
+            advice: what to do about characters without an id, for the error message.
 
         Returns:
             The normalised prompt.
@@ -160,7 +160,7 @@ class Model:
             and `ended`, which is True in the last chunk of a sample.
 
         Raises:
-            UsageError: an argument has a wrong type or value, or characters without an id.
+            UsageError: an argument is wrong, or a prompt or stop has characters without an id.
             DeviceError: this machine does not have the device.
             OutOfMemory: the samples would take more memory than is free.
         """
@@ -176,7 +176,7 @@ class Model:
         for text in stops:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")
-            advice = "it would never come, so leave it out"
+            advice = "the model cannot generate it, so leave it out"
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
@@ -198,7 +198,7 @@ class Model:
             text: 1 to `model.T` characters, or UTF-8 bytes with `data.vocabulary: bytes`.
 
         Returns:
-            float32 tensor (T, V) on the CPU. Row t predicts the character (or byte) after t.
+            float32 tensor (T, V) on the CPU. Row t predicts the character (or byte) t + 1.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -256,8 +256,9 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An Attention of float32 tensors on the CPU: `weights` (n_layer, H, T, T), queries by
-            keys, and `probabilities` (T, V), of which row t predicts the character after t.
+            An Attention of float32 tensors on the CPU, for H heads and T characters. `weights`
+            (n_layer, H, T, T) has a row for each query and a column for each key. Row t of
+            `probabilities` (T, V) predicts character t + 1.
 
         Raises:
             UsageError: the text is empty, too long, or has unknown characters.
@@ -278,11 +279,11 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An AttentionAnalysis: what `attention` returns, and more float32 tensors, for H heads
-            and T characters. `losses` (T - 1,) are the losses in nats of each character but the
-            first. `losses_without` (n_layer, H, T - 1) are those losses with one head ablated.
-            `previous` and `induction` (n_layer, H) score whether a head attends to the previous
-            character, and whether it finds repetitions. Only `with_counts` includes n-gram counts.
+            An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
+            network's losses in nats at each character but the first. `losses_without`
+            (n_layer, H, T - 1) are these losses with one head ablated. `previous` and `induction`
+            (n_layer, H) score whether a head attends to the previous character, and whether it
+            finds repetitions. `with_counts` has the predictions mixed with n-gram counts.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.
@@ -354,7 +355,7 @@ def load(
     Args:
         run: the folder of the run, or its name under `runs/`; by default the newest run.
         checkpoint: `best` (the lowest val loss), `last` or a step.
-        device: auto, cpu, cuda, cuda:N or mps; it need not be the device of the training.
+        device: auto, cpu, cuda, cuda:N or mps; the run may have been trained on another.
 
     Returns:
         The model of that checkpoint.
@@ -371,14 +372,14 @@ def load(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return `value` as an int; raise UsageError for argument `name` unless it is >= `least`."""
+    """Return `value` as an int; raise UsageError unless it is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return a str or sequence of str as a list; else raise UsageError for argument `name`."""
+    """Return `texts`, a str or a sequence of str, as a list; raise UsageError for other types."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")

@@ -11,9 +11,9 @@ from gpt.api.resolve import (
     Settings,
     Text,
     as_changes,
+    encode_sources,
     never,
     open_sources,
-    prepared,
     read_text,
     resolve,
     summary_of,
@@ -53,11 +53,11 @@ class NewRun:
             return "stdin"
         return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
-    def resolved(self, *, in_sweep: bool = False) -> "Config":
-        """Return the config. If `is_open`, gpt still has to choose settings for the text.
+    def resolve(self, *, in_sweep: bool = False) -> "Config":
+        """Return the config, before gpt chooses the settings that are left unset.
 
-        Raise ConfigError if a given setting has no effect. With `in_sweep`, accept such settings,
-        because they may have an effect in other runs of the sweep.
+        Raise ConfigError if a given setting has no effect. With `in_sweep`, accept most of these
+        settings, because they may have an effect in other runs of the sweep.
         """
         from gpt.config.load import check_effects, keys_set_by
         from gpt.config.schema import explicit
@@ -78,7 +78,7 @@ class NewRun:
             inherit=lambda run: settings_to_inherit(summary_of(run)),
         )
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
-        if self.is_open(config):  # the minutes are chosen later
+        if self.needs_choice(config):  # it will get `train.minutes`, which max_steps limits
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
@@ -87,7 +87,7 @@ class NewRun:
             find_run(config.train.distill)
         return config
 
-    def is_open(self, config: "Config") -> bool:
+    def needs_choice(self, config: "Config") -> bool:
         """Return whether gpt has to choose the unset settings of the resolved `config`.
 
         That is the case if the user gave no config and set none of `train.steps`, `train.plans`,
@@ -97,7 +97,7 @@ class NewRun:
         is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
         return self.config is None and not is_decided
 
-    def ready(
+    def prepare(
         self,
         config: "Config",
         clock: Callable[[], float],
@@ -106,7 +106,7 @@ class NewRun:
     ) -> tuple["Config", "Corpus"]:
         """Read the text, and adapt the config to it.
 
-        1. If `is_open`, choose the unset settings for the text and the time.
+        1. If `needs_choice`, choose the unset settings for the text and the time.
         2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
         3. Otherwise, leave the config as it is.
 
@@ -119,18 +119,17 @@ class NewRun:
         Returns:
             The config to train with, and the corpus.
         """
-        if self.is_open(config):
+        if self.needs_choice(config):
             return choose_settings(config, clock, should_stop, ranks)
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
-            config = self._without_overfitting(config, corpus)
+            config = self._limit_fine_tuning(config, corpus)
         return config, corpus
 
-    def _without_overfitting(self, config: "Config", corpus: "Corpus") -> "Config":
-        """Return `config` with limited steps and early stopping.
+    def _limit_fine_tuning(self, config: "Config", corpus: "Corpus") -> "Config":
+        """Return `config` with limited steps and early stopping; keep settings that the user gave.
 
-        Settings that the user gave are kept. If no minutes are set, but `train.steps` or
-        `train.plans` is, `config` is returned unchanged.
+        If the user set `train.steps` or `train.plans` and no minutes, return `config` unchanged.
         """
         from gpt.config.load import keys_given, load_config
 
@@ -162,24 +161,24 @@ def choose_settings(
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.ready`."""
+    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
     from gpt.config.load import load_config
 
     sources = open_sources(config.data, ranks=ranks)
-    corpus = prepared(config, sources, ranks=ranks)
+    corpus = encode_sources(config, sources, ranks=ranks)
 
     with phase("loading PyTorch"):
         from gpt.recipe.plan import plan
         from gpt.recipe.unit import reads_better_as_bytes
 
-    open_unit = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
-    if open_unit and reads_better_as_bytes(corpus):
+    is_unit_open = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
+    if is_unit_open and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
             f"instead; --set data.vocabulary=characters changes that"
         )
         config = load_config(config, [("data.vocabulary", "bytes")])
-        corpus = prepared(config, sources, ranks=ranks)
+        corpus = encode_sources(config, sources, ranks=ranks)
     minutes = config.train.minutes or DEFAULT_MINUTES
     best = ranks.broadcast(
         lambda: plan(
@@ -189,5 +188,5 @@ def choose_settings(
     for line in best.describe():
         log.info(line)
     if best.config.data != config.data:
-        corpus = prepared(best.config, sources, ranks=ranks)
+        corpus = encode_sources(best.config, sources, ranks=ranks)
     return best.config, corpus

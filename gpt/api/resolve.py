@@ -31,15 +31,15 @@ def resolve(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps` but not `train.plans`, the `train.minutes`, `train.plans`
-    and `train.max_steps` of `config` are removed, because they set another length of the run.
+    If `settings` contain `train.steps` but not `train.plans`, other settings of the run's length
+    are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`.
 
     Args:
         config: as for `gpt.train`.
         text: as for `gpt.train`.
         settings: as for `gpt.train`.
         minutes: as for `gpt.train`.
-        inherit: takes the name of a run to fine-tune; returns settings that replace the defaults.
+        inherit: as for `load_config`.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
@@ -77,7 +77,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python; return an invalid setting for others."""
+            """Convert numpy and torch values; replace others by a dict that no setting accepts."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -105,7 +105,7 @@ def since_now() -> Callable[[], float]:
 
 def read_text(
     config: "Config",
-    resumed: "Vocabulary | None" = None,
+    vocabulary: "Vocabulary | None" = None,
     folder: Path | None = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
@@ -113,11 +113,14 @@ def read_text(
 
     Args:
         config: the resolved config.
-        resumed: the vocabulary of the run to resume; None for a new run.
-        folder: the folder of a run or sweep. If it has a copy of standard input, read that copy.
+        vocabulary: the vocabulary of an existing run; None for a new run.
+        folder: the folder of a run or sweep, which may contain a copy of standard input.
         ranks: the processes that train together.
+
+    Raises:
+        TextError, ConfigError: the text cannot be read, or is too short for a window.
     """
-    corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
+    corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
     model = config.model
     setting = "model.T" if model.attention_window == model.T else "model.attention_window"
     corpus.check_fits(model.attention_window, setting)
@@ -131,11 +134,11 @@ def open_sources(
     *,
     may_be_utf8: bool = False,
 ) -> "list[Source]":
-    """Return the source of the text and, if `data.val_source` is set, the source of val.
+    """Open the text and, if `data.val_source` is set, the separate val text.
 
     Args:
         data: the settings for reading the text.
-        folder: the folder of a run or sweep. If it has a copy of standard input, read that copy.
+        folder: the folder of a run or sweep, which may contain a copy of standard input.
         ranks: the processes that train together.
         may_be_utf8: as for `open_source`.
     """
@@ -151,27 +154,28 @@ def open_sources(
         return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
 
 
-def prepared(
+def encode_sources(
     config: "Config",
     sources: "list[Source]",
-    resumed: "Vocabulary | None" = None,
+    vocabulary: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the ids of `sources`, from the cache if possible.
+    """Encode `sources` as ids, or read these ids from the cache.
 
     Args:
         config: the resolved config.
-        sources: the text, and the val text if there is one.
-        resumed: as for `read_text`.
+        sources: the text, and the separate val text if there is one.
+        vocabulary: as for `read_text`.
         ranks: as for `read_text`.
     """
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from
     named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
-    vocabulary = None
-    if (run := fine_tuned or named) is not None:
-        vocabulary = resumed or summary_of(run).vocabulary
+    if (run := fine_tuned or named) is None:
+        vocabulary = None  # it follows from the text
+    elif vocabulary is None:
+        vocabulary = summary_of(run).vocabulary
     if ranks.local_rank > 0:  # one rank of each machine fills its cache
         ranks.wait()
     corpus = load_corpus(
@@ -188,9 +192,7 @@ def prepared(
 
 
 def summary_of(run: str) -> "CheckpointData":
-    """Read the best checkpoint of a run, such as its vocabulary and loss, without its weights."""
-    with phase("loading PyTorch"):
-        pass
+    """Read the best checkpoint of `run` (its config, vocabulary and loss) without its weights."""
     from gpt.runs.find import find_run
     from gpt.runs.read import read_summary
 

@@ -26,8 +26,8 @@ def compare(
 ) -> "Comparison":
     """Compare runs. Runs that differ only by seed form one row.
 
-    The best checkpoint of each run is scored on the val split. If the text of a run is missing, its
-    val loss of training is used, and there is no confidence interval for other texts.
+    The best checkpoint of each run is scored on the val split. If the text of a run is missing, the
+    val loss from its training is used, and no confidence interval for other texts is computed.
 
     Args:
         runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
@@ -44,6 +44,7 @@ def compare(
         UsageError: there is no such run, the val texts of two runs differ, there is nothing to
             compare, or `losses` has a number that is not finite and positive.
         CheckpointError: a run is damaged.
+        TextError: a text is missing, and no val loss in nats per character was stored.
     """
     from gpt.evaluation.comparison import compare_runs
 
@@ -51,7 +52,7 @@ def compare(
         if not 0 < loss < math.inf:
             raise UsageError(f"expected a finite val loss above 0 (--to), got {loss:g}")
     names = [runs] if isinstance(runs, str | Path) else runs
-    paths = [path for name in names for path in _runs_of(str(name))]
+    paths = [path for name in names for path in _paths(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
     if len(distinct) < 2:
         repeated = ", named twice or more" if len(paths) > len(distinct) else ""
@@ -65,14 +66,14 @@ def compare(
         if path.is_file():
             compared.append(_log(path))
         else:
-            run, texts[run.name] = _measured(path)
+            run, texts[run.name] = _measure(path)
             compared.append(run)
     _check_same_text(texts)
     return compare_runs(compared, losses)
 
 
-def _runs_of(name: str) -> list[Path]:
-    """Return the path of a run or log. For a sweep, return those of its runs with a checkpoint."""
+def _paths(name: str) -> list[Path]:
+    """Return the path of a run or log, or the paths of a sweep's runs that have a checkpoint."""
     from gpt.runs.find import find_run, find_sweep
     from gpt.runs.format import has_checkpoint
 
@@ -96,12 +97,11 @@ def _log(path: Path) -> "ComparedRun":
 
     curve, parameters = read_nanogpt_log(path)
     log.warning(
-        "%s: its losses are as printed, in nats per token, on a text that is not checked", path
+        "%s: the losses of this log are in nats per token, on a text that is not checked", path
     )
     if unknown := sum(map(math.isnan, curve.losses)):
         log.warning(
-            "%s: the val loss of %s is nan; these are left out of the best loss, but not of the "
-            "final one",
+            "%s: the val loss of %s is nan; the best loss is that of the other evaluations",
             path,
             counted(unknown, "evaluation"),
         )
@@ -117,12 +117,12 @@ def _log(path: Path) -> "ComparedRun":
     )
 
 
-def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Read a run, score its best checkpoint on its val split, and return two hashes of val, too.
+def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
+    """Score the best checkpoint of a run on its val split; also return hashes of the val text.
 
-    Two runs with a hash in common have the same val text. One hash combines the recorded hash of
-    the whole text with `data.val_fraction`. The other is computed from the val text, after unknown
-    characters are replaced; there is no such hash if the text is missing.
+    Two runs with a hash in common have the same val text. One hash combines `data.val_fraction`
+    with the hash of the whole text in the checkpoint. If the text is not missing, another hash is
+    computed from the val text, in which the model's unknown characters are replaced.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -149,7 +149,7 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         text = val_text(run_text(model))
     except GPTError as error:
         loss = model.checkpoint.val_loss
-        if loss is None or vocabulary.is_bytes:  # of a part of val, or per byte
+        if loss is None or vocabulary.is_bytes:  # unknown, or per byte
             raise type(error)(f"{run.name}: its text is needed to compare it: {error}") from None
         log.warning("%s: its val loss is that of training: %s", run.name, error)
         return replace(run, loss=loss), frozenset({whole})
@@ -171,7 +171,7 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
     For a run of a sweep with `train.minutes`, return the settings that the sweep planned. The run's
-    own settings contain the number of steps that fit into the minutes, which depends on the seed.
+    own settings differ between seeds: they contain the steps that fitted into the minutes.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan
@@ -200,12 +200,12 @@ def _sizes(model: "Model") -> dict[str, Any]:
 
 
 def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
-    """Raise UsageError if val texts differ; `texts` has the val hashes of each run, by its name."""
+    """Raise UsageError if val texts differ. `texts` maps a run's name to hashes of its val text."""
     first = next(iter(texts), "")
     for name, text in texts.items():
         if text.isdisjoint(texts[first]):
             raise UsageError(
                 f"the val texts of {first} and {name} differ (or, if a text is missing, the whole "
-                f"texts), so their losses do not compare; expected runs with the same val text. "
-                f"`gpt eval RUN TEXT` measures each run on another text"
+                f"texts), so their losses cannot be compared; expected runs with the same val "
+                f"text. `gpt eval RUN TEXT` measures each run on another text"
             )

@@ -32,17 +32,17 @@ def sweep(
     """Train one run for each combination of the given values, and compare their val losses.
 
     If the folder already contains the same sweep, the sweep is resumed, and finished runs are not
-    trained again. If a run fails, the others are still trained. For other exceptions see `train`.
+    trained again. If a run fails, the others are still trained.
 
     Args:
         config: as for `train`. Without it, settings are chosen for the text: once for all runs
             that have the same text, time and model settings.
         text: as for `train`.
         minutes: the time of each run.
-        settings: as for `train`; a key that takes one value may have a list of values, such as
+        settings: as for `train`, but a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
-        seeds: the number of runs of each combination. The first has the seed of the config, and
-            each other run the next seed.
+        seeds: the number of runs of each combination. Their seeds are consecutive numbers, from the
+            seed of the config on.
         jobs: the number of runs to train at the same time. With `threads: auto`, a new sweep
             divides the threads of torch among them.
         init_from: as for `train`.
@@ -50,15 +50,16 @@ def sweep(
         overwrite: whether to replace a sweep in the folder.
         should_stop: as for `train`.
         on_event: as for `train`. The dict also has `run`, the name of the run. With several `jobs`,
-            events are not reported, as each run is trained in its own process.
+            it is not called, because each run is trained in its own process.
 
     Returns:
-        A Sweep: the combinations, each with its runs. The combination with the lowest mean val loss
-        (nats per id, see `train`) is the first.
+        A Sweep: the combinations, each with its runs and their best val losses in nats per
+        character. The combination with the lowest mean val loss is the first.
 
     Raises:
         UsageError: the folder contains another sweep, or other files.
         Interrupted: `should_stop` returned True, and the state of the runs is saved.
+        ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
     from gpt.recipe.sweep_plan import PlannedRun, check_count, check_different, combinations
     from gpt.runs.find import RUNS
@@ -73,13 +74,13 @@ def sweep(
         if "seed" in combined[0].values:
             raise UsageError("expected either --seeds or several values of seed, got both")
         check_count(seeds * len(combined))
-        first = replace(new, settings=combined[0].changes).resolved(in_sweep=True).seed
+        first = replace(new, settings=combined[0].changes).resolve(in_sweep=True).seed
         combined = combinations([*changes, ("seed", [*range(first, first + seeds)])])
     runs = []
     for each in combined:
         run = replace(new, settings=each.changes)
-        asked = run.resolved(in_sweep=True)
-        is_open = run.is_open(asked)
+        asked = run.resolve(in_sweep=True)
+        is_open = run.needs_choice(asked)
         runs.append(PlannedRun(name=each.name, values=each.values, asked=asked, is_open=is_open))
     check_different(runs)
     with phase("loading PyTorch"):

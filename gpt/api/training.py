@@ -41,16 +41,17 @@ def train(
     If torchrun starts the program in several processes, they train one model together, and each
     returns the Outcome. If torchrun restarts them, they resume the run that they began.
 
-    `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and these
-    keys, by kind:
+    `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
+    keys, which depend on `kind`:
 
     - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
-    - "evaluation": `val_loss` (nats per id) and `is_best`. If only `train.eval_characters` are
-      scored, `val_loss_part` replaces `val_loss`. Models of bytes also have
-      `val_loss_per_character`, and ensembles have `val_loss_member_1` and so on
+    - "evaluation": `val_loss` (nats per id) and `is_best`. If `train.eval_characters` limits the
+      evaluation to a part of val, `val_loss_part` replaces `val_loss` (the last evaluation has
+      both). Models with n-gram counts add `val_loss_network`, models of bytes
+      `val_loss_per_character`, and ensembles `val_loss_member_1` and so on
     - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
-    - "plan", only with `minutes`: `steps`, the newly planned number of steps of the whole run
+    - "plan", if minutes or `train.plans` are set: `steps`, the new number of steps of the whole run
 
     Args:
         config: a Config, a YAML file's path, or the name of a shipped config, such as `quickstart`.
@@ -61,10 +62,10 @@ def train(
             `python-source` or `tinyshakespeare`. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and
             `train.plans` of the config.
-        settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune. Training starts with the weights of its best checkpoint.
-            The settings of its model and optimizer become defaults. Unless `train.steps` is set,
-            training stops early to prevent overfitting.
+        settings: changes of the config, as `{"train.steps": 500}` or `["train.steps=500"]`.
+        init_from: the run to fine-tune. Training starts with the weights of its best checkpoint,
+            and the settings of its model and optimizer become defaults. Unless `train.steps` is
+            set, training stops early to prevent overfitting.
         run_dir: the folder of the run; by default a new one, `runs/NAME`, named after the text or
             the config.
         overwrite: whether to replace a run in the folder. The old run is deleted when the new run
@@ -73,8 +74,8 @@ def train(
             an evaluation, possibly from another thread. If it returns True, training stops and its
             state is saved.
         on_event: called for each event, see above.
-        clock: returns how many seconds of the `minutes` have passed; by default, the seconds since
-            this call.
+        clock: returns the seconds that have passed since the `minutes` began. By default, they
+            begin with this call.
 
     Returns:
         An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats
@@ -94,7 +95,7 @@ def train(
     should_stop, clock = should_stop or never, clock or since_now()
     caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
     new = NewRun(config, text, settings, minutes, init_from)
-    resolved = new.resolved()
+    resolved = new.resolve()
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
@@ -110,7 +111,7 @@ def train(
         if begun:
             run, mode = Path(begun), "overwrite"
         ranks.broadcast(_check_folder, from_here(run), mode, resolved)
-        settled, corpus = new.ready(resolved, clock, should_stop, ranks)
+        settled, corpus = new.prepare(resolved, clock, should_stop, ranks)
         return _train(ranks, settled, corpus, run, mode, caller)
 
 
@@ -127,7 +128,7 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
 
 
 def distill(model: "Model", *, should_stop: Callable[[], bool] | None = None) -> "Model":
-    """Train a single model on the predictions of an ensemble, in the folder RUN-distilled.
+    """Train a single model on the predictions of an ensemble, in the new folder `RUN-distilled`.
 
     The text and all other settings are those of the ensemble's run.
 
@@ -170,13 +171,13 @@ def resume(
     on_event: OnEvent | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
-    """Resume a run from its last checkpoint, with its config except for `settings`.
+    """Resume a run from its last checkpoint, with its config as changed by `settings`.
 
     Args:
         run: the folder of the run, or its name under `runs/`; by default, the newest run of `text`,
             or without `text` the newest run.
-        text: without `run`, the text whose newest run is resumed. With `run`, the location to which
-            the text of the run was moved.
+        text: without `run`, the text of the run to resume. With `run`, the new location of the
+            run's text, if it was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes` and
@@ -213,14 +214,14 @@ def _resume(
 ) -> "Outcome":
     """Resume a run on all ranks; see `resume`.
 
-    If torchrun restarted these processes, `begun` is the run that they trained before; else None.
-    `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
+    `begun` is the run that these processes trained before torchrun restarted them, or None if it
+    did not. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
-    run = begun or run  # the newest run may have changed
+    run = begun or run  # after a restart, the newest run may be another
     names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
     if run is None and names:
         folder = ranks.broadcast(find_run_of_text, names).absolute()
@@ -228,7 +229,7 @@ def _resume(
         folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
     if begun and not newest.finished:
-        minutes = None  # they were saved before torchrun restarted this process
+        minutes = None  # the run's config has contained them since its first start
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)
@@ -278,7 +279,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     new = NewRun(config, text, settings, minutes, init_from)
-    settled, corpus = new.ready(new.resolved(), clock)
+    settled, corpus = new.prepare(new.resolve(), clock)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as estimate_run
     return estimate_run(settled, corpus, clock)

@@ -97,7 +97,7 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return the first `VAL_CHARACTERS` of val, without those outside the vocabulary."""
+    """Return the start of val: at most `VAL_CHARACTERS`, all of them in the vocabulary."""
     from gpt.api.resolve import read_text
     from gpt.text.vocabulary import REPLACEMENT
 

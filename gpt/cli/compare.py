@@ -23,8 +23,8 @@ ComparedNames = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN",
-        help="Runs or sweeps: folders, or names under runs/; also files with nanoGPT's log. Those "
-        "that differ only by seed form one row; rows are compared with the first.",
+        help="Runs or sweeps: folders, or names under runs/; also files with nanoGPT's log. Runs "
+        "that differ only by seed form one row. Each row is compared with the first.",
     ),
 ]
 
@@ -32,10 +32,10 @@ ComparedNames = Annotated[
 def compare(
     runs: ComparedNames,
     to: list[float] | None = option(
-        "LOSS", "Also show the seconds until this val loss; default the lowest that all reach."
+        "LOSS", "Also show the seconds until this val loss; default the lowest that all runs reach."
     ),
     out: Path | None = option(
-        "FILE", "Also draw the losses by steps, characters and seconds: .png."
+        "FILE", "Also draw the losses by steps, characters and seconds, as a .png file."
     ),
     overwrite: OverwriteFlag = False,
     markdown: bool = flag("--markdown", "Print tables in Markdown."),

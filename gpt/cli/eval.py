@@ -25,8 +25,8 @@ def evaluate(
     text: TextNames = None,
     stride: int | None = option(
         "N",
-        "Predict each character from at least model.attention_window - N characters before it, in "
-        "windows that overlap; default: windows that do not overlap, as in training.",
+        "Start a window every N characters, so that each character is predicted from at least "
+        "model.attention_window - N before it. By default, windows do not overlap.",
         min=1,
     ),
     by: list[str] | None = option(
@@ -35,11 +35,11 @@ def evaluate(
     ),
     dynamic: bool = flag(
         "--dynamic",
-        "Also show the loss of a copy of the model that learns from the text after scoring it.",
+        "Also show the loss of a copy of the model that learns from each part it has scored.",
     ),
     memorisation: bool = flag(
         "--memorisation",
-        "Also show how much of its train split the model repeats, compared with the text.",
+        "Also show whether the model repeats its train split more than the text does.",
     ),
     html: Path | None = option(
         "FILE", "Write a page for a browser that shows how surprising each character was."
@@ -53,7 +53,7 @@ def evaluate(
     """Measure how well a model predicts a text.
 
     The text is the val split of the run, or TEXT. The loss is shown with a confidence interval, and
-    compared with compressors.
+    compared with n-gram models and compressors.
     """
     from gpt import api
     from gpt.inspection.output import check_out, write_out
@@ -62,7 +62,7 @@ def evaluate(
         check_out(html, "--html", (".html",), overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
-        # later than the other imports: it imports torch, which a wrong name of a run does not need
+        # imported here, so that a wrong name of a run is reported before torch is imported
         from gpt.inspection.evaluation_views import evaluation_page, evaluation_table
     report = api.evaluate(
         model,

@@ -38,19 +38,18 @@ def explain(
     run: str | None = option("RUN", "Show the lesson in this run's trained model, too."),
     text: str | None = option(
         "TEXT",
-        "With --run: a text of at most model.T (and 256) characters; default the start of the "
-        "run's val split.",
+        "With --run: at most 256 characters, and at most model.attention_window; default the start "
+        "of the run's val split.",
     ),
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
     write: Path | None = option(
         "FILE.py",
-        "Write the model that the lessons have built so far as one Python file, which trains on a "
-        "text and needs torch alone.",
+        "Write a Python program that trains the model of LESSON on a text and needs only torch.",
     ),
     seed: int = option(
         "N",
-        "Seed of the tensors. 1337 gives the numbers of the notebooks that set it; the example of "
-        "six words in `head` has seeds of its own.",
+        "Seed of the random tensors. 1337 gives the numbers of the notebooks that set this seed. "
+        "The example of six words in `head` has its own seeds.",
         default=1337,
         min=0,
         max=2**63 - 1,
@@ -79,7 +78,9 @@ def explain(
     if as_json:
         typer.echo(json.dumps(page.to_dict()))
     else:
-        _show_in_pager(render(page, terminal_width(), colour=_has_colours(), answer=answer))
+        is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        colour = sys.stdout.isatty() and not is_plain
+        _show_in_pager(render(page, terminal_width(), colour=colour, answer=answer))
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
 
@@ -93,7 +94,7 @@ def _check_request(
     names = [*LESSONS, FOLLOW]
     for name, value in (("--run", run), ("--write", write)):
         if lesson is None and value is not None:
-            raise UsageError(f"{name}: name a lesson too; there are {', '.join(names)}")
+            raise UsageError(f"{name}: name a lesson too; lessons are {', '.join(names)}")
     if lesson == FOLLOW and run is None:
         raise UsageError(
             f"{FOLLOW}: this lesson shows a trained model; name its run with --run RUN"
@@ -107,7 +108,7 @@ def _check_request(
 
 
 def _load(run: str, seed: int, text: str | None) -> "Trained":
-    """Load a run and compute its model's activations on `text`, or on the start of val."""
+    """Load a run, and run its model on `text`; see `trained_model` for the default text."""
     from gpt import api
 
     with phase("loading the run"):
@@ -127,7 +128,7 @@ def _load(run: str, seed: int, text: str | None) -> "Trained":
 
 
 def _write(lesson: str, path: Path) -> None:
-    """Write a Python program that trains the model of a lesson to the new file `path`."""
+    """Write a new file `path`: a Python program that trains the model of a lesson."""
     from gpt.inspection.output import check_out, write_out
 
     check_out(path, "--write", [".py"], overwrite=True)
@@ -148,21 +149,12 @@ def _lessons(width: int) -> str:
     return "\n".join(lines)
 
 
-def _has_colours() -> bool:
-    """Return whether stdout is a terminal with colours, and NO_COLOR is not set."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
-
-
 def _show_in_pager(text: str) -> None:
-    """Print `text`; on a terminal, in a pager if it is longer than the screen.
-
-    The pager is the command in the environment variable PAGER, or less.
-    """
+    """Print `text`. On a terminal, use the command in the environment variable PAGER, or less."""
     if not sys.stdout.isatty():
         typer.echo(text)
         return
     import pydoc
 
-    os.environ.setdefault("LESS", "FRX")  # as git does: exit if it fits, keep colours and screen
+    os.environ.setdefault("LESS", "FRX")  # as git: exit if the text fits, keep colours and screen
     pydoc.pager(f"{text}\n")

@@ -93,16 +93,17 @@ def main() -> NoReturn:
 
 
 def _set_up_streams() -> None:
-    """Replace closed streams by the null device, and prevent most errors of streams.
+    """Replace closed streams by the null device, and set how the standard streams handle errors.
 
-    Characters that cannot be decoded or encoded are escaped. Write errors of stderr are ignored.
+    Bytes that cannot be decoded, and characters that cannot be encoded, are escaped. Write errors
+    of stderr are ignored.
     """
 
     def null_device(mode: str) -> TextIO:
         return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
     sys.stdin = sys.stdin or null_device("r")
-    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are not UTF-8 become unknown
+    if isinstance(sys.stdin, io.TextIOWrapper):  # other bytes than UTF-8 become surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     sys.stdout = sys.stdout or null_device("w")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -146,7 +147,7 @@ def _message(error: Exception) -> str:
 
 
 def _usage_message(error: Any) -> str:
-    """Return the message for a wrong command line, with a suggestion for an unknown option."""
+    """Return the message for a wrong command line; for `gpt train`, suggest a similar setting."""
     ctx = getattr(error, "ctx", None)
     text = str(error.format_message()).replace("Input should be", "expected")
     text = re.sub(r", unable to parse string as an? \w+", "", text)
@@ -167,7 +168,7 @@ class _Notices(logging.Handler):
 
     Messages of `gpt.status.phase` say what the program is doing. In a terminal, such a message is
     erased when the work ends or the next message is printed; elsewhere it stays.
-    Notices about a text are printed once, although `gpt compare` and sweeps read it for each run.
+    A notice about a text is printed only once, even if the text is read for several runs.
     """
 
     def __init__(self) -> None:
@@ -176,7 +177,7 @@ class _Notices(logging.Handler):
         self._about_texts = set[str]()  # notices printed so far
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to print `record`: False for a notice about a text that was printed."""
+        """Return False if `record` is a notice about a text, and was printed before; else True."""
         if not record.name.startswith("gpt.text."):
             return True
         notice, printed = record.getMessage(), len(self._about_texts)

@@ -16,13 +16,13 @@ MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
 log = logging.getLogger("gpt")
 
 
-def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Return a `typer.Option` with a value. `text` is its help; `limits` can be `min` and `max`."""
-    return typer.Option(default, *names, metavar=metavar, help=text, **limits)
+def option(metavar: str, text: str, *, default: Any = None, **others: Any) -> Any:
+    """Return a `typer.Option` that takes a value. `text` is its help; `others` are as in typer."""
+    return typer.Option(default, metavar=metavar, help=text, **others)
 
 
 def flag(name: str, text: str) -> Any:
-    """Return a `typer.Option` for a flag, which takes no value; `text` is its help."""
+    """Return a `typer.Option` that takes no value; `text` is its help."""
     return typer.Option(False, name, help=text)
 
 
@@ -42,9 +42,7 @@ RunName = Annotated[
         metavar="RUN", help="A run: its folder, or its name under runs/; default the newest."
     ),
 ]
-AnyDevice = Annotated[
-    str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps, for any run.")
-]
+AnyDevice = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 WhichCheckpoint = Annotated[
     str,
     typer.Option(
@@ -66,8 +64,8 @@ Settings = Annotated[
         "--set",
         metavar="SECTION.KEY=VALUE",
         help="Change a setting, such as train.steps=500 or data.lowercase=true; repeat for more. "
-        "gpt train takes several values, train.learning_rate=1e-3,2e-3, as a sweep: a run for "
-        "each combination.",
+        "With several values, such as train.learning_rate=1e-3,2e-3, gpt train trains a sweep: a "
+        "run for each combination.",
     ),
 ]
 

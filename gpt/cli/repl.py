@@ -21,7 +21,7 @@ HELP = r"""Type the beginning of a text; the model continues it.
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
   /seed N          the seed of the next text; the one after it has seed N + 1
-  /help, /quit     this; leave (so does Ctrl-D)
+  /help, /quit     show this help; leave (as by Ctrl-D)
   //...            a text that begins with /
 A command without a value shows the value. Ctrl-C stops the text."""
 
@@ -37,7 +37,7 @@ class Repl:
     text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
-        """Read typed lines by `read`, and print by `show`, until /quit or the end of the input.
+        """Read lines by `read` and print answers by `show`, until /quit or the end of the input.
 
         A KeyboardInterrupt stops the current text or discards a half-typed line.
         """

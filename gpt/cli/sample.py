@@ -37,8 +37,12 @@ def sample(
         "X", "Above 1: more random; 0: always the likeliest.", min=0
     ),
     top_k: int | None = option("K", "Keep only the K likeliest characters.", min=1),
-    top_p: float | None = option("X", "Keep the likeliest of total probability X.", min=0, max=1),
-    min_p: float | None = option("X", "Drop those below X times the likeliest.", min=0, max=1),
+    top_p: float | None = option(
+        "X", "Keep only the likeliest characters, whose probabilities sum to X.", min=0, max=1
+    ),
+    min_p: float | None = option(
+        "X", "Drop characters less likely than X times the likeliest.", min=0, max=1
+    ),
     presence_penalty: float | None = option(
         "X", "Subtract X from the logit of each of the last 64 characters.", min=-100, max=100
     ),
@@ -48,7 +52,7 @@ def sample(
         min=-100,
         max=100,
     ),
-    seed: int | None = option("N", "Repeat the text of this seed; default random.", min=0),
+    seed: int | None = option("N", "Seed of the random draws; default random.", min=0),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     interactive: bool = flag("--interactive", "Type prompts, one a line; /help explains more."),
@@ -57,7 +61,7 @@ def sample(
 ) -> None:
     r"""Sample text from a trained model, shown as it is generated.
 
-    The length and the rules from --temperature to --frequency-penalty default to the `sample`
+    --length and the options from --temperature to --frequency-penalty default to the `sample`
     settings of the run. The run, step, val loss and seed are printed to stderr.
 
     In --prompt and --stop, \n is a newline, \t a tab and \\ a backslash.

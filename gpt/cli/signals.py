@@ -12,15 +12,15 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal has its usual effect. With `repeated`, it is ignored instead, because workers of
-    torchrun get one Ctrl-C twice, from the terminal and from torchrun. An `Interrupted` error
-    that leaves the context gets the exit code of the signal. Outside the main thread, the context
-    has no effect, because Python allows signal handlers only in the main thread.
+    A second signal has its usual effect, but is ignored if `ignore_second` is set: workers of
+    torchrun get one Ctrl-C twice, from the terminal and from torchrun. If an `Interrupted` error
+    leaves the context, its exit code is set to that of the signal. Outside the main thread, the
+    context has no effect, because Python allows signal handlers only in the main thread.
     """
 
-    def __init__(self, *, repeated: bool = False) -> None:
-        self.received: int | None = None
-        self.repeated = repeated
+    def __init__(self, *, ignore_second: bool = False) -> None:
+        self.received: int | None = None  # number of the signal
+        self.ignore_second = ignore_second
         self._before: dict[int, signal._HANDLER] = {}
 
     def should_stop(self) -> bool:
@@ -42,12 +42,12 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            if not self.repeated:
+            if not self.ignore_second:
                 self._restore()
                 signal.raise_signal(number)
             return
         self.received = number
-        if not self.repeated:
+        if not self.ignore_second:
             line = b"stopping, and saving the steps trained so far; once more to stop at once\n"
             # to the descriptor: the signal may have interrupted a buffered write of Python
             with contextlib.suppress(OSError):  # the terminal may have been closed

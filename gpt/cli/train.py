@@ -38,7 +38,7 @@ MIB = 2**20  # bytes of one mebibyte
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
-    """If `--help-all` is given, print the help and all settings in their groups, and exit."""
+    """If `--help-all` is given (`asked`), print the help and all settings in groups, and exit."""
     if not asked:
         return
     from gpt.config.schema import SETTINGS
@@ -72,7 +72,7 @@ def train(
     config: Path | None = option(
         "FILE",
         "A YAML file of settings, or the name of a shipped one, such as quickstart. Without it, "
-        "settings are chosen for your text and time; with train.steps, defaults are used.",
+        "settings are chosen for your text and time; if train.steps is set, defaults are used.",
     ),
     minutes: float | None = option(
         "N",
@@ -84,8 +84,8 @@ def train(
     device: str | None = option("DEVICE", "auto, cpu, cuda, cuda:N or mps."),
     init_from: str | None = option(
         "RUN",
-        "Fine-tune a run: start from the weights of its best checkpoint, in a new run. Unless "
-        "train.steps is set, it stops before the model overfits.",
+        "Fine-tune a run: start a new run from the weights of its best checkpoint. Unless "
+        "train.steps is set, training stops early to prevent overfitting.",
     ),
     run_dir: Path | None = option(
         "DIR",
@@ -98,14 +98,14 @@ def train(
         min=1,
     ),
     jobs: int | None = option(
-        "N", "Train N runs of a sweep at once, which divide the CPU threads.", min=1
+        "N", "Train N runs of a sweep at once; they share the CPU threads.", min=1
     ),
     resume: str | None = option(
         "[RUN]",
-        "Resume a run or sweep: its folder, or its name under runs/; default the newest, or the "
-        "newest of TEXT.",
+        "Resume a run or sweep: its folder, or its name under runs/; default the newest, or with "
+        "TEXT the newest run of TEXT.",
     ),
-    overwrite: bool = flag("--overwrite", "Replace the run or sweep in that folder."),
+    overwrite: bool = flag("--overwrite", "Replace the run or sweep in DIR."),
     dry_run: bool = flag(
         "--dry-run",
         "Do not train: print parameters, memory and time.",
@@ -143,7 +143,7 @@ def train(
         ),
         (
             jobs is not None and not (is_sweep or swept),
-            "--jobs goes with a sweep: --seeds N, or --set with several values",
+            "--jobs needs a sweep: add --seeds N, or --set with several values",
         ),
         (
             dry_run and is_sweep,
@@ -172,7 +172,7 @@ def train(
         work = partial(api.resume, resume or None, **asked, clock=clock)
     else:
         work = partial(api.train, **new, **folder, clock=clock)
-    with StopSignals(repeated=is_launched()) as signals:
+    with StopSignals(ignore_second=is_launched()) as signals:
         result: Any = work(should_stop=lambda: signals.should_stop() or sweep_has_ended())
     if is_sweep or swept:
         _print_sweep(result, as_json)
@@ -181,7 +181,7 @@ def train(
 
 
 def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
-    """Print the scores, commands to watch and sample the run, and a sample of its best model."""
+    """Print the scores of a run, commands to try next, and a sample of its best checkpoint."""
     from gpt import api
     from gpt.sampling.stopping import collect, in_order
 
@@ -198,7 +198,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format why a run ended, its best val loss, and the bits per character, also of xz."""
+    """Format why a run ended, its best val loss, and its bits per character next to xz's."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
