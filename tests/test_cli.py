@@ -330,7 +330,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("sample --presence-penalty nan", 2, "--presence-penalty"),
     ("sample --prompt '\u00a0'", 2, r"vocabulary: \xa0; leave"),
     ("sample --num-samples 0", 2, "--num-samples"),
-    ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; it"),
+    ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; the"),
     ("sample --prompt-file no.txt", 2, "--prompt-file no.txt: cannot read it (No such file"),
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
     ("sample --prompt-file ''", 2, "--prompt-file : cannot read it"),
