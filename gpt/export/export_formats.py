@@ -1,4 +1,4 @@
-"""The formats of `gpt export`, and the check of the path to write."""
+"""Formats of `gpt export`, and the check of its options --to and --out."""
 
 from pathlib import Path
 

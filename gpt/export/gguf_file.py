@@ -1,16 +1,15 @@
 """Export a model as a GGUF file, which llama.cpp and programs built on it load.
 
-Three architectures of llama.cpp can compute the same as a model:
+Three of llama.cpp's architectures compute the same function as models with these settings:
 
 architecture   positions   activation
 nemotron       rotary      relu2
 starcoder2     rotary      gelu
 gpt2           learned     gelu
 
-llama.cpp has no tokenizer for characters. This file declares a byte-level BPE whose merges join the
-bytes of each character of the vocabulary, and nothing else. A prompt's characters outside the
-vocabulary are skipped. A token that ends a text is added as the last id, with a probability of
-zero: without such a token, llama.cpp would end texts at token 11.
+llama.cpp has no tokenizer for characters. The file therefore declares a byte-level BPE. Its only
+merges join the bytes of each character of the vocabulary; llama.cpp skips all other characters. The
+last id is an end token with a probability of zero. Without it, llama.cpp would end texts at id 11.
 
 Shapes: C channels, V vocabulary size.
 """
@@ -24,7 +23,7 @@ import numpy as np
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import UsageError
-from gpt.export.huggingface_classes import renamed, scaled_qkv
+from gpt.export.huggingface_classes import rename_layers, scaled_qkv
 from gpt.export.huggingface_tokenizer import BYTE_SYMBOLS
 from gpt.inspection.output import write_out, writing
 from gpt.runs.format import CheckpointData, Tensors
@@ -43,9 +42,9 @@ GGUF = {  # names of layers in GGUF, by their names in gpt; {i} is the index of 
     "mlp.expand": "blk.{i}.ffn_up",
     "mlp.projection": "blk.{i}.ffn_down",
 }
-END = "<|endoftext|>"  # the name by which llama.cpp recognises the token that ends a text
+END = "<|endoftext|>"  # the name by which llama.cpp recognises the end token
 END_LOGIT = np.float32(-1000)  # so low that the token has a probability of zero
-NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; no UTF-8 has these two bytes
+NEVER_MERGED = "ÿ ÿ"  # llama.cpp requires a merge; these two bytes never occur in UTF-8
 
 
 def export_gguf(name: str, checkpoint: CheckpointData, out: Path) -> None:
@@ -57,7 +56,7 @@ def export_gguf(name: str, checkpoint: CheckpointData, out: Path) -> None:
         out: the file to write.
 
     Raises:
-        UsageError: llama.cpp cannot compute the same as the model, or the package gguf is missing.
+        UsageError: llama.cpp cannot run the model, or the package gguf is missing.
     """
     try:
         import gguf
@@ -93,7 +92,7 @@ def export_gguf(name: str, checkpoint: CheckpointData, out: Path) -> None:
 
 
 def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    """Raise UsageError, which lists the reasons, unless llama.cpp can run the model."""
+    """Raise UsageError with the reasons if llama.cpp cannot run the model."""
     obstacles = model.obstacles()
     if vocabulary.unknown:
         obstacles.append(f"{vocabulary.unknown} characters that share one id (expected 0)")
@@ -105,15 +104,15 @@ def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
 
 
 def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
-    """Return the tensors of a GGUF file by name, with a row for the end token.
+    """Return the tensors of a GGUF file by name, for the vocabulary and the end token.
 
     Args:
-        model: a config without `obstacles`.
+        model: a config whose `obstacles()` is empty.
         weights: the parameters by name.
     """
     table = weights["token_embedding.weight"]  # (V, C)
     tensors = {"token_embd.weight": np.pad(table, ((0, 1), (0, 0)))} | _output(weights)
-    tensors |= renamed(weights, GGUF)
+    tensors |= rename_layers(weights, GGUF)
     for i in range(model.n_layer):
         arrays = zip(("weight", "bias"), scaled_qkv(model, weights, i), strict=True)
         for kind, rows in arrays:
@@ -125,14 +124,13 @@ def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
 
 
 def _output(weights: Tensors) -> Tensors:
-    """Return the last LayerNorm and the output layer, with a row for the end token.
+    """Return the last LayerNorm and the output layer (V + 1, C), with a row for the end token.
 
     The logit of the end token must be END_LOGIT after any text. This needs a bias, but llama.cpp's
     output layer has none. Therefore, the LayerNorm gets weight 1 and bias 1. It maps a normalised
-    vector n, whose numbers have the sum 0, to n + 1. A row r of the output layer then has the logit
+    vector n, which has the sum 0, to n + 1. A row r of the output layer then yields the logit
     r @ n + sum(r). For the end token, all numbers of r are END_LOGIT / C. Each other row is
-    multiplied by the old weight of the LayerNorm. It is then shifted so that sum(r) is the part of
-    the logit that came from the old bias.
+    multiplied by the LayerNorm's old weight, then shifted so that sum(r) = old row @ old bias.
     """
     scaled = weights["head.weight"] * weights["norm.weight"]  # (V, C)
     bias = np.append(weights["head.weight"] @ weights["norm.bias"], END_LOGIT)  # (V + 1,)
@@ -168,5 +166,5 @@ def _add_tokenizer(writer: Any, vocabulary: Vocabulary) -> None:
 
 
 def _symbols(piece: bytes) -> str:
-    """Return the characters by which GPT-2's BPE writes bytes."""
+    """Write bytes as GPT-2's BPE does, each as one visible character."""
     return "".join(BYTE_SYMBOLS[byte] for byte in piece)

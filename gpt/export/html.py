@@ -1,13 +1,11 @@
 """Export a model as one HTML file that runs it in a browser, without a network connection.
 
-The page contains three kinds of elements for the script that runs the model:
+The script of the page reads these elements:
 
     <script type="application/json" id="header">            JSON values: see `page_content`
-    <script type="application/octet-stream" id="weights">   base64 of raw deflate; "counts" likewise
-    <script type="text/plain" id="worker">                  the source of the worker, see worker.js
-
-`header.arrays` lists the arrays in the bytes of `weights`, and `header.counts.arrays` those in the
-bytes of `counts`.
+    <script type="application/octet-stream" id="weights">   arrays, listed in `header.arrays`
+    <script type="application/octet-stream" id="counts">    arrays of `header.counts.arrays`, if any
+    <script type="text/plain" id="worker">                  code that runs the model: see worker.js
 """
 
 import base64
@@ -69,7 +67,7 @@ def html_page(title: str, checkpoint: CheckpointData, val: Ids | None) -> bytes:
     Args:
         title: the name of the run.
         checkpoint: the model.
-        val: the ids of the val split, by which the precision of the weights is chosen; None if the
+        val: the ids of the val split, used to choose the precision of the weights; None if the
             text is not available.
     """
     header, data = page_content(title, checkpoint, val)
@@ -93,7 +91,7 @@ def worker_source() -> str:
 def page_content(
     title: str, checkpoint: CheckpointData, val: Ids | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON values of the element `header`, and the texts of the data elements by id.
+    """Return the JSON values of `header`, and the base64 texts of `weights` and `counts`, by id.
 
     The arguments are those of `html_page`.
     """
@@ -130,16 +128,16 @@ def page_content(
         header["counts"], arrays = _counts(checkpoint.mixture)
         data["counts"] = _packed(arrays)
         log.warning(
-            "for the n-gram counts, the page contains the training text or its n-grams: share it "
-            "only where you may share that text, or train with --set model.counts=0"
+            "the page contains the training text or its n-grams, for the n-gram counts; share the "
+            "page only where you may share that text, or train with --set model.counts=0"
         )
     return header, data
 
 
 def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
-    """Return `header.counts`, and the arrays of the gate and the n-gram counts, by name."""
+    """Return `header.counts`, and the arrays of a `Gate` and of the n-gram counts, by name."""
     sampling = mixture.for_sampling()
-    arrays = asdict(sampling.gate) | _text_or_counts(mixture.experts)
+    arrays = asdict(sampling.gate) | _count_arrays(mixture.experts)
     values = {
         "T": sampling.T,  # ids of a window; n-grams outside it are not counted
         "N": sampling.experts.counts.order,  # length of the longest context, in ids
@@ -150,12 +148,12 @@ def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
     return values, arrays
 
 
-def _text_or_counts(experts: Experts) -> Arrays:
+def _count_arrays(experts: Experts) -> Arrays:
     """Return arrays, by name, from which the page restores the n-gram counts of `experts`.
 
-    If the checkpoint has the whole train split, the only array is its ids, `text`. They take a
-    twentieth of the space of the counts, and the page counts them again. Otherwise, the arrays are
-    the levels of the tree of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
+    If `experts` contains the whole train split, the only array is `text`, the ids of the split. The
+    page counts its n-grams again; the counts would take twenty times the space. Otherwise, the
+    arrays are the levels of the tree of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
     """
     counts = experts.counts
     if experts.long_contexts is not None:

@@ -23,7 +23,7 @@ import safetensors.numpy
 from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.export.huggingface_classes import OWN_CLASS, Converted, converted
+from gpt.export.huggingface_classes import OWN_CLASS, Converted, convert_network
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_synced
 from gpt.inspection.output import writing
@@ -47,7 +47,7 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
         checkpoint: its checkpoint.
         out: the folder to write.
     """
-    model, config = converted(checkpoint), _shared(checkpoint.config)
+    model, config = convert_network(checkpoint), _without_folders(checkpoint.config)
     contents = {
         "config.json": _json(model.config),
         "generation_config.json": _json(_generation(checkpoint)),
@@ -72,7 +72,7 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
 
 
 def _write(out: Path, contents: dict[str, bytes]) -> None:
-    """Write files, `contents` by name, to a temporary folder, then move them to the folder `out`.
+    """Write the files `contents` (bytes by name) to a temporary folder, then move them to `out`.
 
     If an export to a new folder is interrupted, `out` does not exist.
     """
@@ -90,8 +90,8 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
             complete.rename(out)
 
 
-def _shared(config: Config) -> Config:
-    """Return `config` with the names of texts and runs instead of their paths."""
+def _without_folders(config: Config) -> Config:
+    """Replace the paths of texts and runs in `config` by their names."""
 
     def named(path: Any) -> Any:
         if isinstance(path, tuple):
@@ -100,7 +100,7 @@ def _shared(config: Config) -> Config:
 
     data = {key: named(getattr(config.data, key)) for key in ("source", "val_source", "vocabulary")}
     train = {key: named(getattr(config.train, key)) for key in ("distill", "init_from")}
-    # without the minutes, the plans set the number of steps
+    # without train.minutes, train.plans sets the number of steps
     return config.changed(data=data, train=train | {"minutes": None})
 
 
@@ -125,13 +125,13 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
 
 
 def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config: Config) -> str:
-    """Return the model card: figures with their rule, use, limits and how to train it.
+    """Return the model card, which is the README.md of the folder.
 
     Args:
         run: the folder of the run.
         checkpoint: its checkpoint.
         model: the network, converted.
-        config: the config to train it with, from `_shared`.
+        config: the settings of the training, without folders.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -1,4 +1,4 @@
-"""Classes of transformers that compute the same function as a model.
+"""Convert a model for the class of transformers that computes the same function.
 
 class                   positions   queries and keys
 GPT2LMHeadModel         learned     not normalised
@@ -60,8 +60,8 @@ class Converted(NamedTuple):
     weights: Tensors  # by parameter name of the class
 
 
-def converted(checkpoint: CheckpointData) -> Converted:
-    """Convert the network of `checkpoint` for the class of transformers that computes the same."""
+def convert_network(checkpoint: CheckpointData) -> Converted:
+    """Convert the network of `checkpoint`, without n-gram counts, for its class of transformers."""
     model, weights = checkpoint.config.model.network(), checkpoint.weights
     is_plain = (model.ensemble, model.ngram, model.key_offset) == (1, 1, False)
     is_square = model.C == model.n_head * model.head_size == model.n_head * model.value_size
@@ -85,7 +85,7 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
     made = {
         # the Conv1D layers of GPT-2 store transposed matrices
         name: weight.T if ".c_" in name else weight
-        for name, weight in renamed(weights, GPT2).items()
+        for name, weight in rename_layers(weights, GPT2).items()
     }
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
@@ -107,7 +107,7 @@ def _gpt2(model: ModelConfig, weights: Tensors) -> Converted:
 
 
 def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
-    made, H, hs = renamed(weights, PERSIMMON), model.n_head, model.head_size
+    made, H, hs = rename_layers(weights, PERSIMMON), model.n_head, model.head_size
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
         attention = f"model.layers.{i}.self_attn."
@@ -129,7 +129,7 @@ def _persimmon(model: ModelConfig, weights: Tensors) -> Converted:
 
 
 def _jais2(model: ModelConfig, weights: Tensors) -> Converted:
-    made = renamed(weights, JAIS2)
+    made = rename_layers(weights, JAIS2)
     for i in range(model.n_layer):
         weight, bias = scaled_qkv(model, weights, i)
         for index, name in enumerate("qkv"):
@@ -176,8 +176,8 @@ def _rotary(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
-    """Return the parameters of the layers that are keys of `names`, by their new names."""
+def rename_layers(weights: Tensors, names: dict[str, str]) -> Tensors:
+    """Rename layers by `names`, which maps old to new names; leave out all other layers."""
     parameters = {}
     for name, weight in weights.items():
         match = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name)
@@ -189,11 +189,11 @@ def renamed(weights: Tensors, names: dict[str, str]) -> Tensors:
 def scaled_qkv(model: ModelConfig, weights: Tensors, i: int) -> tuple[Array, Array]:
     """Return block i's weight (3, C, C) and bias (3, C) for queries, keys and values.
 
-    Without QK norm, the queries are multiplied by `attention_scale`, for classes that have no such
-    setting. The arrays are copies.
+    Without QK norm, the queries are multiplied by `attention_scale`, because the target
+    formats have no such setting. The arrays are copies.
 
     Args:
-        model: the config, whose heads have C / n_head channels.
+        model: a config whose heads have C / n_head channels.
         weights: the parameters by name.
         i: the index of the block.
     """

@@ -1,4 +1,4 @@
-"""A vocabulary as a tokenizer of the tokenizers library, without custom code."""
+"""Convert a vocabulary to a tokenizer of the tokenizers library, without custom code."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ BYTE_LEVEL = {  # writes each byte of UTF-8 as a visible character, as GPT-2's t
 def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
     """Return the content of tokenizer.json.
 
-    The tokenizer encodes as `Vocabulary.encode` does, after normalising a text by the settings
-    `data`. It raises an error for characters without an id.
+    The tokenizer normalises a text by the settings `data`, then encodes it as `Vocabulary.encode`
+    does. It raises an error for characters without an id.
     """
     names = [*vocabulary.characters, *[UNKNOWN][: vocabulary.unknown]]
     split: dict[str, Any] = EACH_CHARACTER
@@ -53,7 +53,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
 
 
 def _normalizer(data: DataConfig) -> dict[str, Any] | None:
-    """Return the normalizer of the settings `data`; None if they leave a text as it is.
+    """Return the normalizer for the settings `data`; None if they change no text.
 
     Python lowercases a Greek sigma at the end of a word to a final sigma. This normalizer does not.
     """
@@ -68,10 +68,10 @@ def _normalizer(data: DataConfig) -> dict[str, Any] | None:
 
 
 def _byte_symbols() -> list[str]:
-    """Return the character by which GPT-2's tokenizer writes each byte.
+    """Return the character that stands for each of the 256 bytes in GPT-2's tokenizer.
 
-    A visible character of Latin-1 stands for itself. The other bytes, in ascending order, are
-    U+0100, U+0101 and so on.
+    A byte that is a visible character of Latin-1 is that character. The other bytes, in ascending
+    order, are U+0100, U+0101 and so on.
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(code) for code in range(0x100, 0x200))

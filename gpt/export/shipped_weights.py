@@ -10,7 +10,7 @@ from gpt.runs.format import CheckpointData, Tensors
 from gpt.text.vocabulary import Ids
 
 MAX_LOSS_RISE = 0.005  # largest rise of the val loss for which 8 bits are used, in nats per id
-MEASURED_IDS = 10_000  # minimum number of val ids on which this rise is measured
+MEASURED_IDS = 10_000  # val ids on which this rise is measured, or all ids of a shorter val
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class ShippedWeights:
     """Rounded weights of a model.
 
     Attributes:
-        kind: `int8` or `float16`, the type of the matrices. Vectors are float32.
+        kind: `int8` or `float16`, the type of the matrices. Vectors, and matrices with numbers
+            that float16 cannot store, are float32.
         arrays: the arrays to store, by parameter name. With `int8`, each matrix also has an array
             `NAME.scale` with a float32 number for each row.
         loss_rise: how much the rounding raises the network's loss on val, in nats per id; None if
@@ -30,7 +31,7 @@ class ShippedWeights:
     loss_rise: float | None = None
 
     def restored(self) -> Tensors:
-        """Return the float32 weights that the page computes with, by parameter name."""
+        """Return the weights as the page restores them: float32, by parameter name."""
         weights = {}
         for name, array in self.arrays.items():
             if not name.endswith(".scale"):
@@ -57,9 +58,9 @@ def rounded(weights: Tensors, kind: str) -> ShippedWeights:
 
 
 def choose_rounding(checkpoint: CheckpointData, val: Ids | None) -> ShippedWeights:
-    """Round the weights to 8 bits if the val loss rises by less than MAX_LOSS_RISE, else to 16.
+    """Round the weights to 8 bits if that raises the val loss by less than MAX_LOSS_RISE.
 
-    The loss is that of the network, without n-gram counts. Without a val text, 16 bits are used.
+    Otherwise, or without a val text, round to 16 bits. The loss does not use n-gram counts.
     """
     if val is None or len(val) < 2:
         return rounded(checkpoint.weights, "float16")
@@ -73,7 +74,7 @@ def choose_rounding(checkpoint: CheckpointData, val: Ids | None) -> ShippedWeigh
 
 
 def _network_loss(checkpoint: CheckpointData, weights: Tensors, ids: Ids) -> float:
-    """Return the loss of a network with these `weights` on part of `ids`, in nats per id."""
+    """Return the loss of the network with these `weights`, in nats per id, on part of `ids`."""
     import torch
 
     from gpt.device import default_modes

@@ -1,7 +1,7 @@
-"""Mix the network's predictions with those of n-gram counts while texts are sampled.
+"""Mix the network's predictions with those of n-gram counts, to sample texts.
 
-B: texts, E: experts (predictors by counts of the train split), F: features, N: ids of the longest
-context, V: distinct ids.
+Shapes: B texts, E experts (predictors by counts of the train split), F features, N ids in the
+longest counted context, V vocabulary size.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from gpt.counts.ngram_tree import NONE
 
 
 class CountedTexts:
-    """Predictions by n-gram counts of the train split for B texts that grow by one id at a time.
+    """Predictor that uses n-gram counts of the train split. Its B texts grow by one id at a time.
 
-    Evaluation also uses counts of the text itself and of long contexts, and averages the mixture
-    with its parts (`Switch`). Sampling does neither; see `Mixture.for_sampling`.
+    Evaluation also uses counts of the window and of long contexts, and a `Switch`. Sampling does
+    not: see `Mixture.for_sampling`.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
@@ -33,7 +33,7 @@ class CountedTexts:
         self.add(prompts)
 
     def add(self, prompts: Sequence[list[int]]) -> None:
-        """Append `prompts` to the texts."""
+        """Add a text for each of `prompts`, which are lists of ids."""
         lengths, nodes, N = self.lengths, self._nodes, self.tree.N
         added = np.array([len(prompt) for prompt in prompts], np.int64)
         self._set_nodes(np.full((len(prompts), N + 1), NONE))
@@ -46,18 +46,16 @@ class CountedTexts:
         self._set_nodes(np.concatenate([nodes, found]))
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mix predictions of the next ids of B texts with those of n-gram counts.
-
-        `network` (B, V) has the network's log-probabilities. Return the mixed log-probabilities.
-        """
+        """Mix the log-probabilities `network` (B, V) with the predictions of n-gram counts."""
         mixed = self.mixture.mix(*self.predict(), network.astype(np.float32))
         return mixed.astype(np.float64)
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return log-probabilities (B, E, V) of the next ids by E predictors, and features (B, F).
+        """Return the experts' log-probabilities (B, E, V) of the next ids, and features (B, F).
 
-        The predictors use n-gram counts; the F features are how often contexts were counted. For a
-        text of at most T ids, the results equal the last rows of `Experts.of_window`.
+        The features are log(1 + x). x is how many ids were counted after the last 1 to N ids; for
+        the last feature, x is the length of the text, at most T. For a text of at most T ids, the
+        results equal the last rows of `Experts.of_window`.
         """
         # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
         # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the
@@ -81,7 +79,7 @@ class CountedTexts:
         self._set_nodes(self._nodes[rows])
 
     def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
-        """Set the nodes that the last ids of B texts have in the tree of n-gram counts.
+        """Set the current nodes of all texts in the tree of n-gram counts.
 
         Columns 0 to N - 1 of `nodes` (B, N + 1) are the nodes of the last 1 to N ids. The last
         column is `NONE`.
@@ -94,22 +92,18 @@ class CountedTexts:
         # (count - D) / total of each of `_children`; after 0 ids, its whole probability
         self._terms = np.zeros((B, columns, V), np.float32)
         self._terms[:, 0] = self.tree.probabilities[1 : 1 + V]
-        # indices in the flattened `_children` of the first id after the last 0 to N ids, and after
-        # each of `nodes`
+        # indices in the flattened `_children`: of id 0 after the last 0 to N ids, and after `nodes`
         self._cells = np.arange(0, B * columns * V, V).reshape(B, columns)
         self._next_cells = self._cells.ravel() + V
         self._find_children()
 
     def _find_children(self) -> None:
-        """Update `_children` and `_terms` for the current nodes of the texts.
-
-        First find the children of these nodes, then their indices in the flattened arrays.
-        """
+        """Update `_children` and `_terms` for the current nodes of the texts."""
         first, sizes = self.tree.children.take(self._nodes.ravel(), 0).T
         found = (first + sizes - sizes.cumsum()).repeat(sizes)
-        found += np.arange(len(found))
+        found += np.arange(len(found))  # the children of all nodes
         cells = self._next_cells.repeat(sizes)
-        cells += self.tree.ids.take(found)
+        cells += self.tree.ids.take(found)  # their indices in the flattened arrays
         self._children[:, 1:] = NONE
         self._children.reshape(-1)[cells] = found
         self._terms[:, 1:] = 0

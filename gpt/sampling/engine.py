@@ -1,4 +1,4 @@
-"""Engines, which compute logits to sample from: their interface, choice and memory use."""
+"""Choose an engine, which computes logits to sample from, and estimate its memory use."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
 UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
-PREFILL_CHARACTERS = 2048  # most characters per prefill; more would take memory, not save time
+PREFILL_CHARACTERS = 2048  # most characters per prefill; more would take memory without saving time
 TEXT_BYTES = 100  # most memory of a character that waits to be shown, in bytes
 SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and list entries, in bytes
 
 
 class Engine(Protocol):
-    """Interface of engines: a model and B texts of at most T ids with cached keys and values.
+    """Interface of engines. An engine has a model, and cached keys and values of B texts.
 
     Attributes:
-        T: the context of the network, in ids.
+        T: largest number of ids that the network predicts from.
         mixture: n-gram counts to mix with the network's predictions; None if the model has none.
     """
 
@@ -50,13 +50,13 @@ def open_engine(
 ) -> Engine:
     """Return an engine for B texts, after checking that there is enough memory.
 
-    The engine for a CPU uses numpy, which avoids the seconds that importing torch takes.
+    On a CPU, the engine uses numpy, because importing torch takes seconds.
 
     Args:
         checkpoint: the model's config, vocabulary and weights.
-        device: a torch device, or `auto`: a GPU, unless there is none or a CPU takes only seconds.
+        device: a torch device; `auto` is a GPU if there is one, unless a CPU takes only seconds.
         B: number of texts.
-        length: characters of each sample, if known.
+        length: number of characters of each sample; None if unknown.
         prompt: number of ids of the longest prompt.
 
     Raises:
@@ -91,9 +91,9 @@ def open_engine(
 
 
 def engine_of(model: "LanguageModel", B: int, mixture: Mixture | None = None) -> Engine:
-    """Return an engine that samples B texts from `model`, on the device of its parameters.
+    """Return an engine for B texts of `model`, on the device of its parameters.
 
-    `mixture` has the n-gram counts to mix with the network's predictions, if there are any.
+    If `mixture` is given, its n-gram counts are mixed with the network's predictions.
     """
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
@@ -104,10 +104,13 @@ def engine_of(model: "LanguageModel", B: int, mixture: Mixture | None = None) ->
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Return how many bytes sampling B texts takes at most, by part, such as `weights`.
+    """Return the peak memory of sampling, in bytes, by part, such as `weights`.
 
-    `ids` is the number of ids of a prompt and its sample together, or None if unknown. V is the
-    vocabulary size.
+    Args:
+        model: the config of the model.
+        V: the vocabulary size.
+        B: the number of texts.
+        ids: the number of ids of a prompt and its sample together; None if unknown.
     """
     model = model.network()
     K, H = model.ensemble, model.n_head

@@ -36,12 +36,11 @@ class GrowingText:
 
     Attributes:
         prompt: the ids to continue.
-        source: the generator of one random number for each id that is drawn.
+        source: the random generator, which gives one number for each id that is drawn.
         rules: the sampling rules, such as the temperature.
-        given: the next ids, if they are known, as in a text that is scored. They are appended
-            before any id is drawn.
+        given: ids to append before any id is drawn, such as those of a text to score.
         context: the last ids, from which the network predicts; set by `Generator`.
-        recent: the last ids, whose occurrences the penalties count; set by `Generator`.
+        recent: the last ids, in which the penalties count occurrences; set by `Generator`.
     """
 
     prompt: list[int]
@@ -53,15 +52,16 @@ class GrowingText:
 
 
 class Generator:
-    """Generator of several texts in parallel, one id of each at a time.
+    """Generator that appends one id at a time to each of several texts.
 
-    The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
+    The context of a text begins with the last T ids of its prompt and grows by each new id. When
     the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
-    computed again. Later ids are therefore drawn with a context of T // 2 to T ids. An id is a
-    character or, in a byte model, a byte. If `never` is given, this id is not drawn.
+    computed again. Later contexts therefore have T // 2 to T ids.
 
-    If `engine.mixture` is set, its n-gram counts are mixed with the network's predictions. The
-    `engine` must have one row for each of the `texts`.
+    Args:
+        engine: the engine, with one row for each text. Its n-gram counts, if any, are mixed in.
+        texts: the texts to continue.
+        never: an id that must not be drawn; None if there is none.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Generator:
         """Append an id to each text.
 
         Returns:
-            The ids, one for each of B texts; and the log-probabilities (B, V) of all ids under the
-            model, to which the sampling rules were not applied.
+            The new id of each of B texts; and the model's log-probabilities (B, V), before the
+            sampling rules.
         """
         if full := [row for row, text in enumerate(self.texts) if len(text.context) > self.T]:
             for row in full:
@@ -106,7 +106,7 @@ class Generator:
         return chosen.tolist(), log_probabilities
 
     def select(self, rows: list[int], added: Sequence[GrowingText] = ()) -> None:
-        """Keep only the texts in `rows`; generate `added`, too, from the next step on."""
+        """Keep only the texts with the indices `rows`, in this order; then append `added`."""
         self.engine.select([*rows, *[0] * len(added)])  # new rows, to be prefilled
         self.texts = [self.texts[row] for row in rows] + [*added]
         if self.counted is not None:
@@ -117,10 +117,7 @@ class Generator:
             self._start(range(len(rows), len(self.texts)))
 
     def _choose(self, logits: NDArray[np.float64]) -> NDArray[np.int_]:
-        """Return the next id of each of B texts: the given one, or one drawn by the text's rules.
-
-        `logits` (B, V) are those of the next ids.
-        """
+        """Return the next id of each text: a given id, or one drawn from `logits` (B, V)."""
         chosen = np.empty(len(self.texts), np.int_)
         rows_by_rules: dict[SampleConfig, list[int]] = {}
         for row, text in enumerate(self.texts):
@@ -135,7 +132,7 @@ class Generator:
         return chosen
 
     def _start(self, rows: range) -> None:
-        """Prefill the new texts, which are in the last `rows`; prefill equal prompts only once."""
+        """Prefill the new texts, which are the last `rows`; prefill equal prompts only once."""
         for text in self.texts[rows.start :]:
             text.context = text.prompt[-self.T :]
             text.recent = text.prompt[-PENALTY_CHARACTERS:]
@@ -146,10 +143,7 @@ class Generator:
             self.engine.select([*range(rows.start), *copied])
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the texts in `rows`: store keys and values of all ids but the last.
-
-        The method `step` decodes the last id of each text.
-        """
+        """Prefill the texts in `rows` with all ids but the last, which `step` decodes."""
         contexts = [self.texts[row].context[:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
@@ -170,9 +164,16 @@ def generate(
     """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
 
     Chunks of different samples are interleaved. A stop string is not part of the sample, so
-    characters that may be its beginning are held back. Each of the `prompts` is a list of ids;
-    `engine` must have one text per prompt. `sources` has a random generator for each sample. The
-    unknown id is never sampled.
+    characters that may be its beginning are held back. The unknown id is never sampled.
+
+    Args:
+        engine: the engine, with one row for each prompt.
+        vocabulary: the characters of the ids.
+        prompts: the ids of each prompt.
+        sources: a random generator for each prompt.
+        length: most characters of a sample.
+        rules: the sampling rules, such as the temperature.
+        stops: strings that end a sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -217,7 +218,7 @@ def generate_text(
     """Return `length` characters that `model` adds to `prompt`.
 
     The random numbers depend on `seed` and `step`. `rules` are settings such as the temperature.
-    The n-gram counts in `mixture`, if it is given, predict together with `model`.
+    If `mixture` is given, its n-gram counts are mixed with the predictions of `model`.
     """
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1, mixture)

@@ -1,9 +1,9 @@
 """Engine for CPUs: the model in numpy, several times as fast as torch for single characters.
 
-With torch, starting many small operations takes most of a character's time, and importing torch
-takes seconds. The results equal those of gpt/model up to rounding; a test compares the two.
+In torch, starting many small operations takes most of a character's time, and importing torch takes
+seconds. The results equal those of gpt/model up to rounding; a test compares the two.
 
-Shapes: K members of an ensemble (1 for a single model), B texts, of which one call extends n by t
+Shapes: K ensemble members (1 for a single model), B texts, n texts that a call extends by t
 characters each, H heads, hs head_size, vs value_size, C channels, V vocabulary size.
 """
 
@@ -106,9 +106,9 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append t `ids` to each of n texts, the ones in `rows`; return logits (n * t, V).
+        """Append `ids` (n, t) to the texts in `rows`; return logits (n * t, V).
 
-        If `want_logits` is false, return an empty array.
+        If `want_logits` is false, return an empty array. The caller updates `lengths`.
         """
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
@@ -128,12 +128,12 @@ class NumpyEngine:
         consecutive = slice(rows[0], rows[0] + n)  # indexing by a slice does not copy
         chosen = consecutive if rows.tolist() == list(range(rows[0], rows[0] + n)) else rows
 
-        def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` keys or values into `cache` at `positions` + `later`."""
+        def append(cache: Floats, new: Floats, shift: int = 0) -> None:
+            """Write `new` keys or values into `cache` at `positions` + `shift`."""
             if even:
-                cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
-            else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
-                cache[:, rows[:, None], :, positions + later] = np.moveaxis(new, 0, 2)
+                cache[:, chosen, :, end - t + shift : end + shift] = new.swapaxes(2, 3)
+            else:  # numpy puts the two indexed dimensions first: (n, t, K, H, size)
+                cache[:, rows[:, None], :, positions + shift] = np.moveaxis(new, 0, 2)
 
         scale = np.float32(config.attention_scale * config.head_size**-0.5)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
@@ -142,7 +142,7 @@ class NumpyEngine:
             append(values, v)
             append(keys[..., : self.own], k[..., : self.own])
             if config.key_offset:
-                append(keys[..., self.own :], k[..., self.own :], later=1)
+                append(keys[..., self.own :], k[..., self.own :], shift=1)
             if block is self.blocks[-1] and not want_logits:
                 return np.empty((0, 0), np.float32)
             k, v = keys[:, chosen, :, :end], values[:, chosen, :, :end]  # (K, n, H, end, size)
@@ -156,12 +156,10 @@ class NumpyEngine:
     ) -> tuple[Floats, Floats, Floats]:
         """Split `qkv` into rotated queries and keys (K, n, t, H, hs), and values (K, n, t, H, vs).
 
-        hs is the head size of queries and keys, vs that of values.
-
         Args:
-            qkv: (K, n * t, H * (2 hs + vs)), for K ensemble members and t characters of n texts.
+            qkv: (K, n * t, H * (2 hs + vs)) queries, keys and values.
             n: the number of texts.
-            rotations: rotary positions as complex numbers; None if the model has none.
+            rotations: (n, t, 1, hs / 2) complex rotations; None without rotary positions.
         """
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
@@ -184,9 +182,14 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Return the attention outputs of K ensemble members for n texts: (K, n, H, t, value size).
+    """Return the outputs (K, n, H, t, vs) of attention.
 
-    Each text has t queries. A query ignores the keys where `future` is True.
+    Args:
+        q: (K, n, H, t, hs) queries.
+        k: (K, n, H, end, hs) keys of all `end` positions.
+        v: (K, n, H, end, vs) values.
+        future: (n, 1, t, end), True for the keys that a query must ignore; None if there are none.
+        scale: factor of the scores q @ k.
     """
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
@@ -206,9 +209,9 @@ def _normalize(x: Floats) -> Floats:
 
 
 def _mean_prediction(logits: Floats) -> Floats:
-    """Return the logarithm (rows, V) of the mean of the probabilities that several models predict.
+    """Average the probabilities that K members predict; return their logarithms (rows, V).
 
-    `logits` are (models, rows, V). Those of a single model are returned as they are.
+    `logits` are (K, rows, V). Those of a single model are returned as they are.
     """
     if len(logits) > 1:
         logits = logits - logits.max(-1, keepdims=True)
@@ -262,7 +265,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> l
     def prepared(qkv: Floats) -> Floats:
         """Reorder the channels of queries and keys, so that those rotated as a pair are adjacent.
 
-        With `qk_norm`, also subtract the mean over each head's channels, as LayerNorm would.
+        With `qk_norm`, also centre the channels of each head, because `_normalize` does not.
         """
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
@@ -277,7 +280,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> l
     contract = _linear(weights, f"{prefix}mlp.projection")
     return [
         _Linear(*map(prepared, qkv)),
-        _Linear(*map(_centred, projection)),  # adds to the stream, whose mean must stay zero
+        _Linear(*map(_centred, projection)),  # centred: the mean of the stream must stay zero
         expand,
         _Linear(*map(_centred, contract)),
     ]

@@ -21,11 +21,11 @@ def check_known(
 
     Args:
         text: the text to check.
-        vocabulary: the characters that are known.
-        advice: the end of the message: what to do.
-        what: the beginning of the message: what the text is.
-        shared: whether to accept unknown characters if `vocabulary` has an id that they share.
-            Surrogates, which no valid text contains, are refused even then.
+        vocabulary: the known characters.
+        advice: what to do about the error; ends the message.
+        what: a name of the text; begins the message.
+        shared: whether to accept characters that `vocabulary` encodes by its unknown id.
+            Surrogates, which no valid text contains, are never accepted.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:

@@ -1,7 +1,7 @@
 """Choose ids from logits, by pure functions that map logits (B, V) to logits (B, V) or ids (B,).
 
-Shapes: B texts, V vocabulary size. The functions `keep_...` exclude characters by
-setting their logits to -inf; each keeps at least one character of each row.
+Shapes: B texts, V vocabulary size. The functions `keep_...` exclude characters by setting their
+logits to -inf; each keeps at least one character of each row.
 """
 
 import numpy as np
@@ -121,7 +121,7 @@ def choose(
 ) -> Ints:
     """Draw an id for each row of logits (B, V), given a uniform number in [0, 1) for each row.
 
-    `rules`, such as top-k, are applied first. `recent` has, for each row, the ids to penalise.
+    The sampling `rules` are applied first. `recent` has the ids to penalise, for each row.
     """
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):

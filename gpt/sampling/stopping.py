@@ -29,8 +29,8 @@ class Detokenizer:
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
         """Add an id; return the characters that it completes, with log-probabilities.
 
-        There can be two characters: if the bytes before do not form a character, and the new byte
-        begins another, U+FFFD replaces the bytes before.
+        An id can complete two characters: U+FFFD for earlier bytes that turn out to be invalid, and
+        the character of the new byte.
         """
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]
@@ -71,7 +71,7 @@ class StopBuffer:
     log_probabilities: list[float] = field(default_factory=list)
 
     def push(self, character: str, log_probability: float) -> Chunk | None:
-        """Add the next character; return the characters that can be shown now, if any."""
+        """Add a character; return the `Chunk` that can be shown now, if any."""
         self.generated += 1
         self.text += character
         self.log_probabilities.append(log_probability)
@@ -86,7 +86,7 @@ class StopBuffer:
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
         """Move the first `n` characters of the buffer to a new `Chunk`, and return it.
 
-        If these characters end the sample, `ended` is True, and `stop` is the stop string, if any.
+        `ended` and `stop` are fields of this chunk.
         """
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
@@ -99,7 +99,7 @@ class Sample:
 
     prompt: str
     text: str = ""
-    stop: str | None = None  # the stop string that ended the sample; None: its length did
+    stop: str | None = None  # the stop string that ended the sample; None if its length did
     log_probabilities: list[float] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""The web application: OpenAI's API for completions, and the page of the model."""
+"""Web application: OpenAI's API for completions, and the page that runs the model."""
 
 import asyncio
 from contextlib import closing
@@ -20,7 +20,7 @@ from gpt.serve.served_run import ServedRun
 
 
 class EventStream(StreamingResponse):
-    """Response that sends a completion while it is generated, and closes it in any case."""
+    """Response that streams a completion, then closes it, even if the client disconnects."""
 
     def __init__(self, completion: Completion) -> None:
         headers = {"Cache-Control": "no-cache"}
@@ -34,13 +34,13 @@ class EventStream(StreamingResponse):
 
 
 class App(Starlette):
-    """The web application.
+    """Web application.
 
     Args:
-        run: the run that is served.
-        batch: the texts that are generated.
-        token: the secret that each request must have; None if none is needed.
-        only_local: whether only names of this machine are valid as `Host`.
+        run: the run to serve.
+        batch: generates the texts of all requests.
+        token: the secret that each request must contain; None if none is needed.
+        only_local: whether the `Host` of a request must be a name of this machine.
     """
 
     def __init__(self, run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> None:

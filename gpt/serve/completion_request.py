@@ -1,4 +1,4 @@
-"""The fields of a request to /v1/completions, as in OpenAI's API."""
+"""Fields of a request to /v1/completions, as in OpenAI's API."""
 
 import reprlib
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ LISTS = {  # messages about fields that are a list or one item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
-# after the first wrong item, the others are not checked: there can be half a million
+# `fail_fast` stops at the first wrong item: a list can have half a million
 Texts = Annotated[list[str], Field(fail_fast=True)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = Texts | Annotated[list[TokenIds], Field(fail_fast=True)]

@@ -21,7 +21,7 @@ from gpt.serve.served_run import ServedModel
 
 @dataclass(eq=False)
 class CompletionChoice:
-    """Converts the tokens of one choice to JSON, until a stop string or the last token."""
+    """Converter of one choice's tokens to JSON, until a stop string or the last token."""
 
     detokenizer: Detokenizer
     buffer: StopBuffer  # its `length` is the number of generated tokens after which the text ends
@@ -35,7 +35,7 @@ class CompletionChoice:
     finish_reason: str | None = None  # `stop` or `length` at the end of the choice
 
     def echo(self, prompt: Sequence[Token]) -> None:
-        """Begin the text with the tokens of its prompt."""
+        """Begin the text with the tokens of `prompt`."""
         self.text = "".join(character for token in prompt for character, _ in self._decode(token))
 
     def add(self, tokens: Sequence[Token]) -> None:
@@ -55,7 +55,7 @@ class CompletionChoice:
                 return
 
     def _decode(self, token: Token) -> list[tuple[str, float]]:
-        """Return the characters that a token completes, as `Detokenizer.push` does."""
+        """Return the characters that `token` completes, as `Detokenizer.push` does."""
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
@@ -65,7 +65,7 @@ class CompletionChoice:
         return characters
 
     def take(self) -> dict[str, Any]:
-        """Return the characters that were not yet sent, and their tokens, as JSON."""
+        """Return JSON of the characters and tokens to send; count them as sent."""
         text, self.text = self.text, ""
         self.sent += len(text)
         logprobs = None
@@ -98,7 +98,7 @@ class Completion:
 
     Args:
         request: the request.
-        model: the model, which is used to the end of the request.
+        model: the model; it generates all texts, even if a newer checkpoint is loaded.
         name: the name of the model.
         batch: the batch that generates the texts.
 
@@ -228,7 +228,7 @@ class Completion:
             await asyncio.to_thread(choice.echo, prompt)
 
     def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> None:
-        """Submit a task for each text, to append the number of ids that `counts` gives for it."""
+        """Submit a task for each text; `counts` has the number of ids to append to each."""
         self._tasks = [
             TextTask(self.model, text, count, self.request.logprobs, self._changed)
             for text, count in zip(texts, counts, strict=True)
@@ -236,7 +236,7 @@ class Completion:
         self.batch.submit(self._tasks)
 
     async def _arrival(self) -> None:
-        """Wait until tasks of this request have changed. Raise the error of a task that failed."""
+        """Wait until a task of this request changes. Raise its error if it failed."""
         await self._changed.wait()
         self._changed.clear()
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""Checks of the headers of a request, and limits on the size and time of its body."""
+"""Check the headers of a request, and limit the size of its body and the time to receive it."""
 
 import asyncio
 import base64
@@ -21,8 +21,8 @@ class Guard:
     """ASGI application that refuses requests from other web sites, or without the token.
 
     A page of another site could call this server from the user's browser. The browser then sends
-    the site's `Origin`. If the site lets its name refer to this machine (DNS rebinding), the
-    browser sends that name as `Host`.
+    the site's address as `Origin`. If the site's name resolves to this machine (DNS rebinding), the
+    browser sends this name as `Origin` and as `Host`.
 
     Args:
         app: the application that answers the other requests.
@@ -70,7 +70,7 @@ class Guard:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a `Host` header always refers to the machine itself."""
+    """Return whether the header `host` is localhost or a loopback address, with any port."""
     with suppress(ValueError):
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

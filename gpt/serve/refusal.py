@@ -1,4 +1,4 @@
-"""The error that a request can be answered with, in OpenAI's format."""
+"""Error responses in OpenAI's format."""
 
 import logging
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(HTTPException):
-    """A request cannot be answered.
+    """Error that is sent as the response to a request.
 
     Args:
         status: the HTTP status code.
@@ -37,7 +37,7 @@ class Refusal(HTTPException):
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return the answer to a request that failed with `error`. Log what is not the user's error."""
+    """Return the response to a request that failed with `error`. Log unexpected errors."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, GPTError):

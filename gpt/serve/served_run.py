@@ -40,11 +40,11 @@ class ServedModel:
         self.context = max(checkpoint.config.model.T, PENALTY_CHARACTERS)
 
     def encode(self, prompt: str | list[int]) -> list[int]:
-        """Return the ids of a prompt, which is normalised like the text of the run.
+        """Return the ids of a prompt. A string is normalised like the text of the run.
 
         Raises:
-            Refusal: the prompt has characters or ids outside the vocabulary, or cannot be
-                normalised in a short time.
+            Refusal: the prompt has characters or ids outside the vocabulary, or more than
+                MAX_MARKS combining characters in a row to normalise.
         """
         if isinstance(prompt, str):
             data = self.checkpoint.config.data
@@ -71,7 +71,7 @@ def _most_marks(text: str) -> int:
 
 
 class ServedRun:
-    """A run whose newest checkpoint is served, also while it is being trained.
+    """Run whose newest checkpoint is served, even while training continues.
 
     Args:
         run: the folder of the run.
@@ -92,14 +92,14 @@ class ServedRun:
         self._model = ServedModel(checkpoint, device)
 
     async def model(self) -> ServedModel:
-        """Return the model of the newest checkpoint, after loading it if it is new."""
+        """Return the model of the newest checkpoint; load it if it is new."""
         async with self._loading:
             with suppress(OSError):  # the run was deleted
                 status = (self.run / "checkpoints" / INDEX).stat()
                 stamp = status.st_mtime_ns, status.st_ino
                 if stamp != self._stamp:
                     self._stamp = stamp
-                    self._model = await asyncio.to_thread(self._loaded)
+                    self._model = await asyncio.to_thread(self._load)
             return self._model
 
     async def page(self) -> bytes:
@@ -111,8 +111,8 @@ class ServedRun:
                 model.page = await page
         return model.page
 
-    def _loaded(self) -> ServedModel:
-        """Load the checkpoint. If it is damaged or has the same weights, keep the current model."""
+    def _load(self) -> ServedModel:
+        """Load the checkpoint, unless it is damaged or has the weights of the current model."""
         current = self._model.checkpoint
         try:
             if read_summary(self.run, self.which).weights_sha256 == current.weights_sha256:

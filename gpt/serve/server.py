@@ -20,7 +20,7 @@ from gpt.serve.served_run import ServedRun
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
 MAX_CONNECTIONS = 512  # clients that are connected at once; requests of further ones are refused
-HEAD_TIMEOUT_S = 10  # seconds from connecting, or from the last response, to the end of a head
+HEAD_TIMEOUT_S = 10  # seconds from connecting, or the last response, to the end of a request's head
 STALL_S = 60  # seconds after which a client that reads nothing is dropped
 BUSY = JSONResponse(
     Refusal(429, "the server has too many connections; try again later").content,
@@ -54,10 +54,10 @@ class _Connection(H11Protocol):
         super().resume_writing()
         self._watcher.cancel()
 
-    def _watch(self, before: float) -> None:
-        """Drop the client if it still has `before` unread bytes; else check again later."""
+    def _watch(self, previous: float) -> None:
+        """Drop the client if it still has `previous` unread bytes; else check again later."""
         unread = self.transport.get_write_buffer_size()
-        if unread >= before:
+        if unread >= previous:
             self.transport.abort()
         else:
             self._watcher = self.loop.call_later(STALL_S, self._watch, unread)
@@ -78,7 +78,7 @@ class _Server(uvicorn.Server):
 def serve(
     run: ServedRun, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
 ) -> None:
-    """Serve a run until SIGINT or SIGTERM; then call the handler that the signal had before.
+    """Serve a run until SIGINT or SIGTERM, then raise the signal again for its previous handler.
 
     Args:
         run: the run.
@@ -88,7 +88,8 @@ def serve(
         on_ready: called with the URL of the server when it accepts connections.
 
     Raises:
-        UsageError: `host` is not an address of this machine, or needs a token.
+        UsageError: `host` is not an address of this machine; or other machines can reach it, and
+            there is no token.
         GPTError: the port cannot be used.
     """
     try:

@@ -32,7 +32,7 @@ class CharacterGPTConfig(PretrainedConfig):
     vocab_size: int = 2
     max_position_embeddings: int = 64  # T, or attention_window
     hidden_size: int = 128  # C
-    num_hidden_layers: int = 5  # layers of the cache: one for the ids, and those of all members
+    num_hidden_layers: int = 5  # layers of the cache: 1 for the ids, n_layer for each member
     num_attention_heads: int = 4  # n_head
     n_layer: int = 4  # blocks of a member
     ensemble: int = 1  # number of members
@@ -121,7 +121,7 @@ class CharacterGPTMember(nn.Module):
         self.head = nn.Linear(C, V, bias=False)
 
     def forward(self, texts: Texts, cache: DynamicCache | None, last: int) -> Tensor:
-        """Return the logits (B, t, V) after each of the last `last` ids; 0: after all new ids."""
+        """Return the logits (B, last, V) after the last ids; (B, t, V) if `last` is 0."""
         t = texts.positions.shape[1]
         x: Tensor = 0
         for distance, table in enumerate([self.token_embedding, *self.ngram_embeddings]):
@@ -161,15 +161,15 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: (B, t), the new ids.
-            attention_mask: (B, t or more): 0 for padding, 1 for ids.
+            attention_mask: (B, t or more): 0 for padding, 1 for ids; only the last t are used.
             past_key_values: cache of the earlier ids; the new ids are appended.
-            labels: (B, t), for a loss: equal to `input_ids`, or -100 where there is no loss.
+            labels: (B, t), to compute a loss: `input_ids`, with -100 for ids to leave out of it.
             use_cache: whether to return a cache if none is given.
-            logits_to_keep: number of last ids after which to predict; 0 = all.
+            logits_to_keep: number of last ids to predict after; 0 for all t ids.
             kwargs: other arguments of transformers, which are ignored.
 
         Returns:
-            The logits (B, t, V), which are log-probabilities for an ensemble; loss and cache.
+            Loss, cache and logits (B, logits_to_keep or t, V): log-probabilities for an ensemble.
         """
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
@@ -198,10 +198,10 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, past_key_values: DynamicCache | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Select the ids to append, and drop the oldest ids of texts longer than the context.
+        """Select the ids to pass to `forward`, from the whole texts `input_ids` (B, n).
 
-        As in `gpt sample`, a text that becomes longer than the context of T ids is cut to its last
-        T / 2 ids, and grows again. `input_ids` (B, n) contains the whole texts.
+        As in `gpt sample`, texts that exceed the context of T ids are cut to their last T / 2 ids,
+        and grow to T ids again.
         """
         T, n = self.config.max_position_embeddings, input_ids.shape[1]
         half = max(T // 2, 1)
@@ -242,8 +242,8 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
 def with_offset(k: Tensor, ids: Tensor) -> Tensor:
     """Replace half of the channels of keys (B, H, T, hs) by those of the previous key.
 
-    The replaced channels are the pairs that rotary positions rotate least. The first key of a text
-    gets zeros. A query that looks for `e` then finds the character after an `e`.
+    These are the channels that rotary positions rotate least. In the first key of a text, they are
+    zeros. A query that looks for `e` then finds the character after an `e`.
     """
     pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
     kept = k.shape[-1] // 4  # pairs
