@@ -332,7 +332,7 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
 def test_what_no_offset_can_be_given_of_is_told(content: bytes, encoding: str, got: str) -> None:
     told = refusal(write(content), encoding=encoding)
     assert f"text.txt: expected {encoding} text, got {got}" in told
-    assert "another encoding is read by" in told
+    assert "name another encoding by" in told
 
 
 @pytest.mark.parametrize("name", ["hex", "rot13", "no-such", "", "undefined", "a\0b"])
@@ -923,9 +923,9 @@ def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:
     Path("f/nowhere.txt").symlink_to("gone.txt")
     assert [*documents("f")] == ["f/a/b.txt", "f/c.txt"]
     assert open_source("f").skipped == (
-        Skipped("f/a/loop", "found before by another path"),
-        Skipped("f/d.txt", "found before by another path"),
-        Skipped("f/e", "found before by another path"),
+        Skipped("f/a/loop", "already found by another path"),
+        Skipped("f/d.txt", "already found by another path"),
+        Skipped("f/e", "already found by another path"),
         Skipped("f/nowhere.txt", "link to nowhere"),
         Skipped("f/self", "link to nowhere"),
     )

@@ -1,1 +1,1 @@
-"""Predict the next id by n-gram counts of the train split, and of the text before the id."""
+"""Predict the next id by counting n-grams in the train split and in the ids of the window."""

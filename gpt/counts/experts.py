@@ -1,8 +1,10 @@
 """Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Shapes use W ids of a window, E experts, V distinct ids and F features. A feature is log(1 + x),
-where x is how many ids were counted after a context; the last one uses the length of the text. N is
-the number of ids in the longest context of the n-gram table.
+Features are log(1 + x). For an n-gram context of the train split, x is the number of ids counted
+after it. For each other context, two features use the number of ids and of distinct ids after it.
+The last feature uses the number of ids of the window so far.
+
+W: ids of a window, E: experts, V: distinct ids, F: features, N: ids of the longest n-gram context.
 """
 
 from collections.abc import Iterator
@@ -15,10 +17,10 @@ from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import LongContexts, index_contexts
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import NgramTree
-from gpt.counts.window import NAMES, Characters, CountsSoFar, numbered_contexts, terms_of
+from gpt.counts.window import NAMES, Characters, CountsSoFar, numbered_contexts
 from gpt.text.vocabulary import Ids
 
-MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
+MANY_IDS = 1000  # V from which fewer kinds of contexts are used: each takes O(V) time
 BLOCK_NUMBERS = 2**20  # log-probabilities that are computed at once: 4 MB fit into a cache
 MIN_PROBABILITY = 1e-9  # smallest prediction of an expert; avoids log(0)
 
@@ -28,11 +30,10 @@ class Experts:
 
     Args:
         counts: n-gram counts of the train split.
-        long_contexts: finds where contexts two and four times as long as those of `counts` occur
-            in the train split; None if `counts` has no contexts, or `MANY_IDS` ids or more.
-        window_order: n. The contexts counted in the window are the last 1 to n, 2 n and 4 n ids,
-            the current word, and the character above (`Characters.keys`). If the vocabulary has
-            `MANY_IDS` ids or more, they are only the last 1 to n ids; if n is 0, there are none.
+        long_contexts: index of longer contexts in the train split; None to use no long contexts.
+        window_order: counts of the window use the last 1 to `window_order` ids as contexts. With
+            0, the window is not counted. With fewer than `MANY_IDS` distinct ids, contexts of 2 and
+            4 times `window_order` ids, and those of `Characters.keys`, are counted, too.
         characters: which ids form words and lines.
     """
 
@@ -55,13 +56,13 @@ class Experts:
     def of(
         cls, train: Ids, V: int, order: int, window_order: int, characters: Characters
     ) -> "Experts":
-        """Count the n-grams of the train split; return the experts that predict by these counts.
+        """Count the n-grams of the train split, and return experts that use these counts.
 
         Args:
             train: the ids of the train split.
             V: number of distinct ids.
             order: number of ids in the longest context, reduced to `longest_context(V)` if larger.
-            window_order: the argument of `Experts`, for counts of the text before an id.
+            window_order: as for `Experts`.
             characters: which ids form words and lines.
         """
         counts = count_ngrams(train, V, order)
@@ -71,49 +72,49 @@ class Experts:
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
-        """The counts of the train split, in the form that predicts all ids of a window at once."""
+        """Smoothed counts of the train split, which predict all ids of a window at once."""
         return KneserNey(self.counts)
 
     @cached_property
     def tree(self) -> NgramTree:
-        """The counts of the train split, in the form that predicts one id at a time (sampling)."""
+        """Tree of the same counts. It is faster while sampling, which adds one id at a time."""
         return NgramTree(self.counts)
 
     @cached_property
     def of_train(self) -> "Experts":
-        """Predictors used in sampling: only n-grams of the train split, without long contexts."""
+        """Experts for sampling: those that use n-gram counts of the train split."""
         return Experts(self.counts, None, 0, self.characters)
 
     @property
     def size(self) -> int:
-        """Number of experts, which are predictors by n-gram counts."""
+        """Number of experts."""
         return len(self.names)
 
     @property
     def names(self) -> list[str]:
-        """Names of the experts. An expert of order 5 predicts from at most the last 5 ids."""
+        """Names of the experts. An expert of order 5 uses contexts of up to 5 ids."""
         train = [f"order {n} of the train split" for n in (*self.orders, *self.long_orders)]
         window = [f"order {n} of the window" for n in self.window_orders]
         return [*train, *window, *self.other_contexts]
 
     @property
     def features(self) -> int:
-        """Number of features: how often each context was counted, and the length of the text."""
+        """Number of features F."""
         others = len(self.long_orders) + len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * others + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return log-probabilities (W, E, V) and features (W, F) after each of W `ids`.
+        """Return log-probabilities (W, E, V) of the id after each of W `ids`, and features (W, F).
 
-        Each of E experts predicts the next of V ids. The F features are logarithms of how often the
-        contexts were counted, and of the length of the text.
+        E experts predict which of V ids is next. The F features say how often their contexts were
+        counted.
         """
         log_p, features = zip(*self.blocks(ids), strict=True)
         return np.concatenate(log_p), np.concatenate(features)
 
     @property
     def block_size(self) -> int:
-        """Number of positions in each part that `blocks` yields."""
+        """Number of positions in each block that `blocks` yields."""
         return max(1, BLOCK_NUMBERS // (self.size * self.counts.V))
 
     def blocks(
@@ -123,8 +124,8 @@ class Experts:
 
         Args:
             ids: the ids of a window.
-            start: the first position to predict after.
-            every: yield one in `every` blocks, and skip the others.
+            start: index in `ids` of the first position to yield.
+            every: yield the first of every `every` blocks, and skip the others.
         """
         N, W = self.counts.order, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])
@@ -139,13 +140,10 @@ class Experts:
             by_order, totals = self.kneser_ney.predict(contexts[rows])
             chosen = [by_order[n] for n in self.orders]
             all_totals: list[NDArray[np.number]] = [totals]
-            lower = by_order[-1]
             if self.long_contexts is not None:
-                terms, shares, long_totals = terms_of(self.long_contexts.counts_in(ids, rows))
-                for p, share in zip(terms, shares, strict=True):
-                    lower = p + share[:, None] * lower
-                    chosen.append(lower)
-                all_totals.append(long_totals.T)
+                predictions, long_totals = self.long_contexts.predict(ids, rows, by_order[-1])
+                chosen += predictions
+                all_totals.append(long_totals)
             lower = by_order[-1]
             for each in by_ids:
                 lower = each.smooth(lower, first)
@@ -158,11 +156,11 @@ class Experts:
 
 
 def long_orders(order: int, V: int) -> tuple[int, ...]:
-    """Return the lengths 2 `order` and 4 `order` of the long contexts; none for a large `V`."""
+    """Return the lengths of long contexts: 2 and 4 times `order`; none if `V` >= `MANY_IDS`."""
     return (2 * order, 4 * order) if order and V < MANY_IDS else ()
 
 
 def log_probabilities(p: Floats) -> Floats:
-    """Return log(p). Values of `p` below `MIN_PROBABILITY` are raised to it first."""
+    """Return the logarithm of `p`, after raising smaller values to `MIN_PROBABILITY`."""
     logs: Floats = np.maximum(p, np.float32(MIN_PROBABILITY))
     return np.log(logs, out=logs)

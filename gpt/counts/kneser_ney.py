@@ -24,7 +24,8 @@ class KneserNey:
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
     where total and freed are the sums of counts and of discounts over all ids after this context.
-    For n = 0, the context is empty, and P_{n-1} is 1 / V for each id.
+    For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
+    counted, P_n is P_{n-1}.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -41,11 +42,11 @@ class KneserNey:
         self.unigrams = unigrams_of(counts)
 
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
-        """Return the distributions of the next id after the last 0 to N ids of each of M contexts.
+        """Predict the next id after the last 0 to N ids of each of M contexts.
 
         In `contexts` (M, N), the newest id is last, and `NO_ID` stands for ids before the start of
-        the window. Return N + 1 arrays (M, V), and an array (M, N): how often the last 1 to N ids
-        were counted as a context.
+        the window. Return N + 1 distributions (M, V), and (M, N) the number of ids that were
+        counted after the last 1 to N ids.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))
@@ -70,7 +71,10 @@ class KneserNey:
         return predictions, totals
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the probability of each id after the ids before it, faster than `predict`."""
+        """Return the probability of each id after the N ids before it, faster than `predict`.
+
+        The first N ids are skipped: the result is (len(ids) - N,).
+        """
         M = max(len(ids) - self.order, 0)
         keys = ids[self.order :].astype(np.int64)
         p: NDArray[np.float64] = self.unigrams[keys].astype(np.float64)
@@ -89,13 +93,13 @@ class KneserNey:
         return p
 
     def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the start and end, in `keys[n]`, of the n-grams that begin with each context."""
+        """Return the range of indices in `keys[n]` of the n-grams that begin with each context."""
         start, end = contexts * self.V, (contexts + 1) * self.V
         return self.keys[n].searchsorted(start), self.keys[n].searchsorted(end)
 
 
 def unigrams_of(counts: NgramCounts) -> Floats:
-    """Return the probability of each id without context, (V,)."""
+    """Return the probabilities (V,) of the ids after the empty context."""
     order, V = counts.counts[0], counts.V
     total = order.sum(dtype=np.int64)
     if not total:
@@ -107,7 +111,7 @@ def unigrams_of(counts: NgramCounts) -> Floats:
 
 
 def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the discount of each count, for the counts of all n-grams of one length."""
+    """Return the discount of each of `counts`, the counts of all n-grams of one length."""
     discounts = np.array([0.5, 1.0, 1.5])  # for counts of 1, 2, 3 or more, by default
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
     if n1 and n2 and n3 and n4:

@@ -1,13 +1,13 @@
 """Count which ids followed a long context, such as part of a licence, in the train split.
 
 A text has nearly as many n-grams of 16 or 32 ids as it has ids, so they are not counted in advance.
-Instead, the places (indices) of the train split are sorted by the ids before them, of which the
-last id is compared first. Places that follow the same ids are therefore adjacent. This is a suffix
-array (Manber and Myers 1993) of the reversed text. infini-gram (arXiv:2401.17377) also predicts by
-a suffix array.
+Instead, the places (indices) of the train split are sorted by the ids before them, from the newest
+id to the oldest. Places that follow the same ids are therefore adjacent. This is a suffix array
+(Manber and Myers 1993) of the reversed text. infini-gram (arXiv:2401.17377) also predicts by a
+suffix array.
 
 n: ids of the train split, L: ids of the longest context, M: number of contexts that are looked up,
-V: number of distinct ids.
+K: number of context lengths, V: number of distinct ids.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.ngram_counts import longest_context
+from gpt.counts.window import DISCOUNT
 from gpt.text.vocabulary import Ids
 
-INDEXED_IDS = 2**22  # last ids of the train split whose places are sorted, at most
+INDEXED_IDS = 2**22  # largest number of places to sort: those at the end of the train split
 NEAREST = 32  # places that are compared with each context
 
 
 class LongContexts:
-    """Indices of the train split, sorted by the ids before each index, compared newest first.
+    """Index of the long contexts in the train split.
 
     Args:
-        reversed_ids: (n,) the ids of the train split, the last first.
-        places: (n - 1,) indices i into `reversed_ids`, sorted by the contexts: `reversed_ids[i:]`
-            is the context of the id `reversed_ids[i - 1]`.
-        orders: the lengths of the contexts in ids, in ascending order.
+        reversed_ids: (n,) the ids of the train split in reverse order.
+        places: (n - 1,) indices i into `reversed_ids`, sorted by the contexts `reversed_ids[i:]`.
+            The id after such a context is `reversed_ids[i - 1]`.
+        orders: the K lengths of contexts, in ids, in ascending order.
         V: number of distinct ids.
     """
 
@@ -45,27 +46,46 @@ class LongContexts:
         self._contexts = np.lib.stride_tricks.sliding_window_view(self._ids, self.L)
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
-    def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
-        """Return how often each of V ids followed contexts of a window in the train split.
+    def predict(
+        self, ids: NDArray[np.int64], rows: slice, lower: Floats
+    ) -> tuple[list[Floats], Floats]:
+        """Return K distributions (M, V) of the next id, one for each context length, and totals.
 
-        `rows` selects M indices of the window `ids`. For each n in `orders`, the context of an
-        index is the n ids that end there. The result is (len(orders), M, V).
+        The totals (M, 2 K) are, for each length, how many ids and how many distinct ids followed
+        the context. The discount is that of `CountsSoFar`.
+
+        Args:
+            ids: the ids of a window.
+            rows: the M positions in `ids` to predict after.
+            lower: (M, V) distributions after shorter contexts, to be combined with the counts.
+        """
+        counts = self.counts_in(ids, rows)
+        seen = np.minimum(counts, 1)
+        totals = np.empty((len(counts), 2, len(lower)), np.float32)
+        total = np.add.reduce(counts, -1, out=totals[:, 0])
+        distinct = np.add.reduce(seen, -1, out=totals[:, 1])
+        divisor = np.maximum(total, 1)
+        discounted = (counts - np.float32(DISCOUNT) * seen) / divisor[..., None]
+        shares = np.where(total > 0, np.float32(DISCOUNT) * distinct / divisor, 1)
+        predictions = []
+        for p, share in zip(discounted, shares.astype(np.float32), strict=True):
+            lower = p + share[:, None] * lower
+            predictions.append(lower)
+        return predictions, totals.reshape(-1, len(lower)).T
+
+    def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
+        """Count in the train split how often each id followed the contexts of a window.
+
+        `rows` selects M positions of the window `ids`. The context at a position is the n ids that
+        end there, for each n in `orders`. Return (K, M, V). Only the `NEAREST` places around the
+        context in sorted order are counted.
         """
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
         contexts = np.lib.stride_tricks.sliding_window_view(newest_first, self.L)
-        contexts = np.ascontiguousarray(contexts[: len(ids)][::-1][rows])
-        return self._counts(contexts, self._search(contexts))
-
-    def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
-        """Return how often each id followed each of M contexts, (len(orders), M, V).
-
-        If a context occurs more than `NEAREST` times, only `NEAREST` occurrences are counted: those
-        that agree with the context for the most ids. `contexts` (M, L) have L ids each, the newest
-        first, and V + 1 for missing ids. `found` (M,) is the result of `_search`.
-        """
+        contexts = np.ascontiguousarray(contexts[: len(ids)][::-1][rows])  # (M, L)
         M = len(contexts)
-        near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
+        near = self._search(contexts)[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
         exists = (near >= 0) & (near < len(self.places))
         places = self.places[np.where(exists, near, 0)].astype(np.int64)
         counts = np.zeros((len(self.orders), M * self.V), np.float32)
@@ -76,9 +96,9 @@ class LongContexts:
         return counts.reshape(len(self.orders), M, self.V)
 
     def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-        """Return the index (M,) in `places` of each of M `contexts`, or where to insert it.
+        """Return the indices (M,) in `places` at which to insert `contexts` (M, L).
 
-        `contexts` (M, L) have L ids each, the newest first.
+        The first id of a context is the newest one.
         """
         n, dtype = len(self.places), f"S{self.L * self._size}"
         indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
@@ -91,10 +111,9 @@ class LongContexts:
 
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
-    """Sort the indices of the train split `ids` by the ids before each index.
+    """Index the contexts in the train split `ids`, of which only the last `INDEXED_IDS` are used.
 
-    Only the last `INDEXED_IDS` ids are used. `orders` are the lengths of the contexts in ids, and V
-    is the number of distinct ids.
+    `orders` are the lengths of the contexts in ids, and `V` is the number of distinct ids.
     """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
     n, length = len(reversed_ids), longest_context(V + 1) + 1  # ids that fit into 63 bits
@@ -105,7 +124,7 @@ def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
         keys = keys * (V + 1) + padded[i : n + i]
     while length < orders[-1]:
         numbers = np.unique(keys, return_inverse=True)[1]
-        following = np.full(n, n)  # `V` sorts after all ids
+        following = np.full(n, n)  # missing ids sort after all others
         following[: n - length] = numbers[length:]
         keys = numbers * (n + 1) + following
         length *= 2

@@ -1,4 +1,4 @@
-"""Mix the predictions of counts with the network's: what a model with `model.counts` predicts.
+"""Mix the predictions of n-gram counts with those of the network (setting `model.counts`).
 
     log p(id) = sum over experts e of  weight_e * log p_e(id)  +  weight_net * log p_net(id) - log Z
 
@@ -25,14 +25,14 @@ from gpt.counts.ngram_counts import NgramCounts, longest_context
 from gpt.counts.window import Characters
 
 HIDDEN = 32  # units of the gate's hidden layer
-MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
-MIN_SCALE = 1e-4  # smallest deviation of a feature in a file
-MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled to the whole weight
+MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones could overflow
+MIN_SCALE = 1e-4  # smallest standard deviation of an input of a gate in a file
+MIN_EXPERTS_WEIGHT = 0.05  # smallest divisor in `without_network`; limits the factor
 
 
 @dataclass(frozen=True)
 class Gate:
-    """MLP with one hidden layer that computes how much weight each predictor gets.
+    """MLP with one hidden layer that computes the weight of each predictor.
 
     It maps F + E + 1 inputs (see `gate_inputs`) to E + 1 weights: one for each of E experts, which
     predict by n-gram counts, and one for the network. F is the number of features of the counts.
@@ -54,9 +54,9 @@ class Gate:
     bias: Floats
 
     def weights(self, inputs: Floats) -> Floats:
-        """Map the inputs at M positions, from `gate_inputs`, to weights (M, E + 1).
+        """Return the weights (M, E + 1) of E experts and, last, the network, at M positions.
 
-        The weights are those of E experts (predictors by n-gram counts) and, last, of the network.
+        Experts are predictors by n-gram counts. `inputs` (M, F + E + 1) are from `gate_inputs`.
         """
         inputs = (inputs - self.mean) / self.scale
         weights: Floats = np.tanh(inputs @ self.hidden_weight + self.hidden_bias) @ self.weight
@@ -70,7 +70,7 @@ class Mixture:
     experts: Experts
     gate: Gate
     sampling_gate: Gate  # weights the network and `experts.of_train`
-    T: int  # ids of a window, beyond which nothing is counted
+    T: int  # number of ids in a window; earlier ids are not counted
 
     def mix(self, experts: Floats, features: Floats, network: Floats) -> Floats:
         """Mix the predictions of the experts, which use n-gram counts, and the network.
@@ -88,13 +88,12 @@ class Mixture:
     def weights(self, experts: Floats, features: Floats, network: Floats) -> Floats:
         """Return the weights (M, E + 1) of E experts and, last, the network, at M positions.
 
-        Experts are predictors by n-gram counts. The arguments are those of `mix`: log-probabilities
-        of the `experts` and the `network`, and `features` of the counts.
+        Experts are predictors by n-gram counts. The arguments are as for `mix`.
         """
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":
-        """Return the mixture of the network and the n-grams of the train split.
+        """Return a mixture that uses only the n-gram counts of the train split.
 
         Counts of the window would make each repetition in a sample likelier, so samples would end
         in loops. Counts of long contexts would make samples copy passages of the train split.
@@ -103,11 +102,11 @@ class Mixture:
 
     @property
     def gates(self) -> tuple[Gate, Gate]:
-        """Both small networks that weight predictors: `gate` and `sampling_gate`."""
+        """Both MLPs that weight predictors: `gate` and `sampling_gate`."""
         return self.gate, self.sampling_gate
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name, to be stored."""
+        """Return all arrays to store, by name."""
         counts = self.experts.counts
         gates = {"gate": self.gate, "sampling_gate": self.sampling_gate}
         tensors: dict[str, NDArray[Any]] = {
@@ -125,10 +124,10 @@ class Mixture:
 def mixture_from(
     tensors: Mapping[str, NDArray[Any]], characters: Characters, config: ModelConfig
 ) -> Mixture:
-    """Build the mixture of n-gram counts and network from the stored arrays of a model.
+    """Build a mixture from the stored arrays of a model, after checking them.
 
     Args:
-        tensors: the arrays from `Mixture.tensors`, read from a file that need not be trusted.
+        tensors: the arrays of `Mixture.tensors`, read from a file.
         characters: which of the V ids form words and lines.
         config: the settings of the model.
 
@@ -154,20 +153,21 @@ def mixture_from(
 
 
 def _gate(tensors: Mapping[str, NDArray[Any]], name: str, experts: Experts) -> Gate:
-    """Load the small network `name`, which weights `experts` against the language model.
+    """Build the gate of `experts` from the arrays in `tensors` with the prefix `name`.
 
     Raises:
         ValueError: an array in `tensors` has a wrong type, shape or value.
         KeyError: an array is missing.
     """
-    F, E = experts.features + experts.size + 1, experts.size + 1
+    E = experts.size
+    inputs = experts.features + E + 1
     shapes = {
-        "mean": (F,),
-        "scale": (F,),
-        "hidden_weight": (F, HIDDEN),
+        "mean": (inputs,),
+        "scale": (inputs,),
+        "hidden_weight": (inputs, HIDDEN),
         "hidden_bias": (HIDDEN,),
-        "weight": (HIDDEN, E),
-        "bias": (E,),
+        "weight": (HIDDEN, E + 1),
+        "bias": (E + 1,),
     }
     arrays = {part: tensors[f"{name}.{part}"] for part in shapes}
     for part, shape in shapes.items():
@@ -181,9 +181,7 @@ def _gate(tensors: Mapping[str, NDArray[Any]], name: str, experts: Experts) -> G
 
 
 def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> LongContexts | None:
-    """Load the index of long contexts (2 and 4 times `order` ids) of the train split, if any.
-
-    A model with a large vocabulary, or with an `order` (n of the n-gram counts) of 0, has none.
+    """Build the index of long contexts from `tensors`; None if `long_orders` returns no lengths.
 
     Raises:
         ValueError: an array in `tensors` has a wrong type, shape or value.
@@ -203,12 +201,12 @@ def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> L
 
 
 def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
-    """Return the normalised weighted sum of log-probabilities, (M, V).
+    """Return the weighted sum of log-probabilities, normalised, (M, V).
 
     Args:
         weights: (M, E + 1) weights of E experts (predictors by n-gram counts) and, in the last
-            column, of the network, at M positions of a text.
-        experts: (M, E, V) log-probabilities that the experts predict for V ids.
+            column, of the network, at M positions.
+        experts: (M, E, V) log-probabilities of V ids by the experts.
         network: (M, V) log-probabilities of the network.
     """
     logits = np.matmul(weights[:, None, :-1], experts)[:, 0] + weights[:, -1:] * network
@@ -219,11 +217,11 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Return `weights` with the network's weight set to 0, and the other weights scaled.
+    """Move the network's weight to the experts, in proportion to their weights.
 
-    `weights` (M, E + 1) has, for each of M positions, the weights of E experts (predictors by
-    n-gram counts) and, last, of the network. The experts' weights are scaled so that the sum of a
-    row stays the same. Without the scaling, the prediction by counts alone would be too uncertain.
+    `weights` (M, E + 1) are those of E experts (predictors by n-gram counts) and, last, of the
+    network. Return new weights with the same sum in each row, unless the experts' weights are so
+    small that `MIN_EXPERTS_WEIGHT` limits them. With a smaller sum, predictions would be flatter.
     """
     experts = weights[:, :-1].sum(-1, keepdims=True)
     factor = weights.sum(-1, keepdims=True) / np.maximum(experts, MIN_EXPERTS_WEIGHT)
@@ -233,14 +231,14 @@ def without_network(weights: Floats) -> Floats:
 
 
 def gate_inputs(experts: Floats, features: Floats, network: Floats) -> Floats:
-    """Return the inputs (M, F + E + 1), at M positions, of the gate: the MLP that weights experts.
+    """Return the inputs (M, F + E + 1) of a `Gate` at M positions.
 
-    The inputs are the F features, the network's largest log-probability, and the log-probability
-    that each expert gives to the network's most likely id.
+    The inputs are the F features, the network's largest log-probability, and each expert's
+    log-probability of the network's most likely id.
 
     Args:
         experts: (M, E, V) log-probabilities of V ids by E experts (predictors by n-gram counts).
-        features: (M, F) how often contexts were counted.
+        features: (M, F) features of the counts, from `Experts.of_window`.
         network: (M, V) log-probabilities of the network.
     """
     rows, predicted = np.arange(len(network)), network.argmax(-1)

@@ -14,7 +14,7 @@ from gpt.text.vocabulary import Ids
 Keys = NDArray[np.int64]
 Counts = NDArray[np.int32]
 MAX_KEY = 2**63 - 1
-COUNTED_IDS = 2**25  # ids whose n-grams are counted, at most; they take 0.3 GB to sort
+COUNTED_IDS = 2**25  # largest number of ids whose n-grams are counted; sorting takes 0.3 GB
 SORTED_IDS = 2**24  # ids that are sorted at once
 
 
@@ -22,9 +22,9 @@ SORTED_IDS = 2**24  # ids that are sorted at once
 class NgramCounts:
     """Counts of the n-grams in a text, for contexts of 0 to N ids.
 
-    An n-gram is a context and the id after it, stored as one number in base V, first id first. The
-    counts for contexts of fewer than N ids are the continuation counts of Kneser-Ney smoothing: how
-    many distinct ids precede the n-gram.
+    An n-gram is a context and the id after it. It is stored as a number in base V, whose digits are
+    its ids. If the context has fewer than N ids, the count is the continuation count of Kneser-Ney
+    smoothing: the number of distinct ids that precede the n-gram.
     """
 
     V: int
@@ -73,7 +73,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield slices of the text: one that covers it, or evenly spread parts of a long text."""
+    """Yield slices that cover a text, or evenly spread ones if it exceeds `COUNTED_IDS` ids."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts
@@ -81,7 +81,7 @@ def _parts(length: int, order: int) -> Iterator[slice]:
 
 
 def _ngrams(ids: Ids, V: int, order: int) -> Keys:
-    """Return the key of each n-gram of `ids` with `order` ids of context, in the text's order."""
+    """Return the keys of all n-grams of `ids` with `order` ids of context, in text order."""
     keys = np.zeros(max(len(ids) - order, 0), np.int64)
     for i in range(order + 1):
         keys *= V

@@ -1,4 +1,4 @@
-"""Counts of the train split as a tree, which a text that grows by one id at a time can follow.
+"""Tree of the n-grams of the train split, for texts that grow by one id at a time (sampling).
 
 N: number of ids in the longest context, V: number of distinct ids. The formula in `KneserNey`
 defines count, D (the discount of a count), total (the sum of the counts after a context) and freed
@@ -20,10 +20,10 @@ NONE = 0  # the node of contexts that do not occur; it has no children
 
 
 class NgramTree:
-    """Tree of n-grams. The children of a node are its n-gram with one more id appended.
+    """Tree of n-grams.
 
-    There is a node for each id, and for each n-gram of 2 to N + 1 ids that was counted, where N is
-    the number of ids in the longest context.
+    Each node is an n-gram. Its children are the n-grams that have one more id at the end. There is
+    a node for each single id, and for each n-gram of 2 to N + 1 ids that `levels_of` returns.
 
     Nodes are numbered from 1 by the length of their n-grams, then in ascending order, so that the
     node of `id` is 1 + `id`. `children` has a row for each node: its first child, and the number of
@@ -72,8 +72,8 @@ class NgramLevel(NamedTuple):
 def levels_of(counts: NgramCounts) -> list[NgramLevel]:
     """Return the n-grams of each length, from one id to the longest n-grams of `counts`.
 
-    `counts` has a shorter n-gram only if it is the end of a longer one, so the beginning of the
-    text can be missing. It is then inserted with a count of 0.
+    `counts` contains a shorter n-gram only if a longer one ends with it. An n-gram at the beginning
+    of the text can therefore be missing; it is inserted with a count of 0.
     """
     V, levels = counts.V, list[NgramLevel]()
     keys, times = counts.keys[-1], counts.counts[-1]

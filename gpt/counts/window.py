@@ -4,7 +4,7 @@ After a context, the distribution of the next id is P = p + share * lower (absol
 Here p is (count - DISCOUNT) / total for each id that followed the context before, share is the
 probability removed by the discounts, and `lower` is the distribution after a shorter context.
 
-W: number of ids in the window, M: number of places, V: number of distinct ids.
+W: number of ids in the window, M: number of positions, V: number of distinct ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from gpt.counts.kneser_ney import Floats
 NAMES = ("the current word", "the character above and the last 2")  # see `Characters.keys`
 MULTIPLIER = 0x9E3779B97F4A7C15  # hashes keys; odd, so invertible modulo 2**64
 INVERSE = pow(MULTIPLIER, -1, 2**64)
-MISSING = -1  # instead of an id or a place that does not exist
+MISSING = -1  # stands for an id or a position that does not exist
 DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts
 
 
 def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield numbers (W,) of the contexts of n ids that end at each of W `ids`, for n in `orders`.
+    """Yield, for each n in `orders`, a number for each context of n ids in a window, (W,).
 
-    Equal contexts have equal numbers. `orders` begins with 1, and each of its elements is at most
-    twice the one before.
+    The context at a position consists of its id and the n - 1 ids before it. Equal contexts have
+    equal numbers. `orders` begins with 1; each further element is at most twice the previous one.
     """
     W = len(ids)
     contexts, length = np.unique(ids, return_inverse=True)[1], 1
@@ -43,12 +43,12 @@ def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator
 
 @dataclass(frozen=True)
 class Characters:
-    """Which ids form words, and which id ends a line; needed for two contexts that are no n-grams.
+    """Finds words and lines among ids, for two contexts that are not n-grams.
 
-    The first context is the part of the current word that is already known; it helps in prose. The
-    second is the character at the same column of the previous line, and the last two characters; it
-    helps in tables and code. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive
-    weighing of context models for lossless data compression").
+    The first context is the beginning of the current word; it helps in prose. The second is the
+    character in the same column of the previous line, and the last two characters; it helps in
+    tables and code. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive weighing of
+    context models for lossless data compression").
     """
 
     in_word: NDArray[np.bool_]  # (V,) is a letter, a digit, an underscore, or a byte above 127
@@ -56,16 +56,16 @@ class Characters:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Characters":
-        """Classify the ids of a vocabulary, given the `names` of `Vocabulary.names`."""
+        """Classify the ids of a vocabulary by their names, from `Vocabulary.names`."""
         in_word = [len(name) > 1 or name.isalnum() or name == "_" for name in names]
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return hashes (2, W) of two contexts that end at each of the W `ids` of a window.
+        """Return hashes (2, W) of both contexts after each of the W `ids` of a window.
 
-        The first context is the current word; the second is the character above the next one, and
-        the last two characters. Different contexts can have the same hash of 64 bits, but hardly
-        ever do: the probability is below 1e-10 for a window of 16,384 ids.
+        The first context is the current word. The second is the character above the next one, and
+        the last two characters. Two contexts with the same hash of 64 bits are unlikely: the
+        probability is below 1e-10 for a window of 16,384 ids.
         """
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
@@ -89,10 +89,10 @@ class Characters:
 
 
 class CountsSoFar:
-    """Counts, for each position of a window, of the ids that followed its context before.
+    """For each position of a window, counts of the ids that followed its context earlier.
 
-    `ids` (W,) are the window, and `contexts` (W,) has a number for the context that ends at each
-    position: equal contexts have equal numbers. Only counts above 0 are stored, which are few.
+    `ids` (W,) are the window. `contexts` (W,) has a number for the context that ends at each
+    position; equal contexts have equal numbers. Only counts above 0 are stored.
     """
 
     def __init__(self, contexts: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
@@ -102,8 +102,8 @@ class CountsSoFar:
         rank[order] = np.arange(W)
         starts = np.flatnonzero(np.diff(contexts[order], prepend=-1))
         sizes = np.diff(starts, append=W)
-        # 1. After each place but the last, an id has followed a context once more. Sort these
-        # events by context and id. The count stays the same until the next event of both.
+        # 1. After each place but the last, an id follows a context once more. Sort these events by
+        # context and id. A count is constant until the next event with this context and id.
         keys = contexts[:-1] * (ids.max() + 1) + ids[1:]
         places = np.argsort(keys, kind="stable")
         first = np.flatnonzero(np.diff(keys[places], prepend=-1))
@@ -129,7 +129,7 @@ class CountsSoFar:
         self.totals[:, 1] = distinct
 
     def smooth(self, lower: Floats, start: int) -> Floats:
-        """Return the distributions (M, V) of the next id at M positions, from `start` on.
+        """Return the distributions (M, V) of the next id after M positions, from `start` on.
 
         `lower` (M, V) are the distributions after shorter contexts, to be combined with the counts.
         """
@@ -143,21 +143,3 @@ class CountsSoFar:
         cells = rows * V + self._ids[entries]
         p.reshape(-1)[cells] += discounted / divisor.astype(np.float32)[rows]
         return p
-
-
-def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return p (K, B, V) and share (K, B) of the distribution P = p + share * lower of the next id.
-
-    `lower` is the distribution after a shorter context. `counts` (K, B, V) says how often each of V
-    ids followed each of K contexts in each of B texts. Also return totals (2 K, B): how many ids,
-    and how many distinct ids, followed each context.
-    """
-    K, B, _ = counts.shape
-    seen = np.minimum(counts, 1)
-    totals = np.empty((K, 2, B), np.float32)
-    total = np.add.reduce(counts, -1, out=totals[:, 0])
-    distinct = np.add.reduce(seen, -1, out=totals[:, 1])
-    divisor = np.maximum(total, 1)
-    p = ((counts - np.float32(DISCOUNT) * seen) / divisor[..., None]).astype(np.float32)
-    shares = np.where(total > 0, np.float32(DISCOUNT) * distinct / divisor, 1)
-    return p, shares.astype(np.float32), totals.reshape(-1, B)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
-EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation thread; limits memory
-ACCELERATOR_EVAL_CHARACTERS = 2**16  # on an accelerator, where fewer would leave it partly idle
+EVAL_CHARACTERS = 4096  # ids in a forward pass of an evaluation thread; limits memory
+ACCELERATOR_EVAL_CHARACTERS = 2**16  # the same on an accelerator, which fewer ids would not fill
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
@@ -20,10 +20,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     """Draw `B` random windows of `T` ids as inputs, and the id after each input as its target.
 
-    The result depends only on the arguments. Windows are drawn in epochs: an epoch cuts the text
-    into consecutive windows, which begin at a random offset, and draws each window once, in random
-    order. With constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2
-    `T` characters. Windows drawn with replacement would repeat some characters and omit many.
+    The result depends only on the arguments. Windows are drawn in epochs: each epoch cuts the text
+    at a random offset into consecutive windows, and draws each window once, in random order. With
+    constant `B` and `T`, an epoch contains no id twice, and omits fewer than 2 `T` ids. Windows
+    drawn with replacement would repeat some ids and omit many.
 
     Args:
         ids: the text.
@@ -48,10 +48,10 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
 def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
     """Return the elements at `positions` of a random permutation of 0 to `n` - 1.
 
-    The permutation is never stored. A Feistel network, with keys drawn from `source`, permutes the
-    numbers below a power of 4 that is at least `n`. A result of `n` or more is permuted again until
-    it is below `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite
-    domains", sections 3 and 4).
+    The permutation is not stored. A Feistel network, with keys drawn from `source`, permutes the
+    numbers below a power of 4, which is `n` or more. A result is permuted again until it is below
+    `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections
+    3 and 4).
     """
     half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
     keys = source.integers(2**64, size=6, dtype=np.uint64)
@@ -80,9 +80,9 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
 def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
     """Yield batches of overlapping windows; only the ids after the overlap are targets.
 
-    Each id but the first is a target exactly once. It is predicted from at least `T - stride` ids,
-    or from all ids before it if there are fewer. For example, with T = 4 and stride = 2, the inputs
-    2 3 4 5 have the targets 5 6, and the next inputs, 4 5 6 7, have the targets 7 8.
+    Each id but the first is a target exactly once. It is predicted from at least `T - stride + 1`
+    ids, or from all ids before it if there are fewer. For example, with T = 4 and stride = 2, the
+    inputs 2 3 4 5 have the targets 5 6, and the next inputs, 4 5 6 7, have the targets 7 8.
 
     Args:
         ids: the text.
@@ -109,7 +109,7 @@ def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
 def scored_windows(
     ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
 ) -> Iterator[Batch]:
-    """Yield batches of windows of `T` ids that do not overlap.
+    """Yield inputs and targets (B, `T`) of windows that do not overlap.
 
     By default, the windows are consecutive, and each id but the first is a target exactly once. If
     fewer than `T` targets remain at the end, they form a last batch of one shorter window.
@@ -117,9 +117,10 @@ def scored_windows(
     Args:
         ids: the text.
         T: the number of ids in each window.
-        characters: about how many ids to yield. If the text has more, whole windows that are spread
-            evenly over it are yielded, at least one.
-        at_once: about how many ids a batch has, by default EVAL_CHARACTERS.
+        characters: the wanted number of ids. If the text has more, yield as many whole windows as
+            fit into this number, but at least one, spread evenly over the text.
+        at_once: the wanted number of ids in a batch, by default EVAL_CHARACTERS. A batch has as
+            many whole windows as fit into this number, but at least one.
     """
     targets = len(ids) - 1
     windows = targets // T  # whole ones in the text
@@ -136,7 +137,7 @@ def scored_windows(
 
 
 def split_batches(batches: Iterable[Batch], B: int) -> Iterator[Batch]:
-    """Yield the windows of `batches` in batches of at most `B` windows."""
+    """Split `batches` so that none has more than `B` windows."""
     for batch in batches:
         yield from zip(*(torch.split(part, B) for part in batch), strict=True)
 

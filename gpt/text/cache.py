@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-HASHED_BYTES = 2**26  # total size of files up to which their content is hashed to detect changes
+HASHED_BYTES = 2**26  # largest total size of files whose content is hashed to detect changes
 STDIN_FOLDER = "stdin"  # name of the folder of texts from standard input, in the cache
 UNUSED_S = 86_400  # seconds after which a text from standard input is removed from the cache
 LOCK = ".lock"  # name of the file that a process locks while it prepares an encoded text
@@ -22,7 +22,8 @@ def cache_dir() -> Path:
 def clear() -> int:
     """Empty the cache; return the number of bytes freed.
 
-    Texts that another process is preparing are kept. Texts from standard input are kept for a day.
+    Keep texts that another process is preparing, and texts from standard input that are less than a
+    day old.
     """
     from filelock import FileLock, Timeout  # the import takes 0.1 s; not all commands need it
 
@@ -48,8 +49,8 @@ def _remove(path: Path) -> int:
 def quick_sha256(paths: Sequence[Path]) -> str:
     """Return a hash of the paths, sizes and contents of files.
 
-    If the files have more than HASHED_BYTES bytes in total, their modification times are hashed
-    instead of their contents, which is faster.
+    To save time, hash modification times instead of contents if the files have more than
+    HASHED_BYTES bytes in total.
     """
     digest, status = hashlib.sha256(), [path.stat() for path in paths]
     is_small = sum(each.st_size for each in status) <= HASHED_BYTES

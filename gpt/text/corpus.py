@@ -1,6 +1,6 @@
 """A text as one long array of ids on disk, split into train and val.
 
-The array is cached. Each text, with its settings, has its own folder:
+The array is cached in a folder for this text and these settings:
 
     corpora/KEY/corpus.json     the text's hashes and sizes, and the vocabulary
                 ids-SHA256.npy  the ids of train, then those of val, in the smallest integer type
@@ -64,7 +64,7 @@ class Corpus:
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
-        """Return the ids of the last `characters` characters; val must have at least as many."""
+        """Return the ids of the last `characters` characters of val."""
         if characters == self.val_characters:
             return self.val
         if not self.vocabulary.is_bytes:
@@ -73,7 +73,7 @@ class Corpus:
         return tail[np.flatnonzero(self.vocabulary.begins(tail))[-characters] :]
 
     def summary(self) -> str:
-        """Describe the size and the vocabulary, as in `1,000 characters, vocabulary of 65`."""
+        """Describe size and vocabulary in words, as in `1,000 characters, vocabulary of 65`."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"
@@ -84,7 +84,10 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int, setting: str = "model.T") -> None:
-        """Raise TextError if the text is too short, or ConfigError if `T` is too large for it."""
+        """Raise ConfigError unless both splits are longer than a window of `T` ids.
+
+        `setting` is the setting with the value `T`. If the text is too short, raise TextError.
+        """
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters
         is_short = min(train_characters, self.val_characters) < MIN_SPLIT_CHARACTERS
@@ -113,8 +116,8 @@ def load_corpus(
 ) -> Corpus:
     """Encode a text as ids. Return cached ids if neither the text nor the settings have changed.
 
-    Changes of the text's files and of the cached ids are detected by `quick_sha256`, which is fast
-    for large files, too. Only one process prepares a text at a time; others wait for it.
+    Changes of the text's files and of the cached ids are detected by `quick_sha256`. Only one
+    process prepares a text at a time; others wait for it.
 
     Args:
         source: the text.
@@ -125,8 +128,8 @@ def load_corpus(
         seed: the seed that selects the documents of val, if `data.split` is `documents`.
 
     Raises:
-        TextError: the text is empty, unreadable or not in its encoding, or changes while it is
-            read; or the cache cannot be written.
+        TextError: the text is empty, unreadable, not in its encoding, or changed while it was read;
+            or `vocabulary` lacks some characters; or the cache cannot be written.
     """
     from filelock import FileLock  # the import takes 0.1 s; not all commands need it
 
@@ -190,7 +193,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
 
 
 def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
-    """Load the text that `_prepare` wrote; None if it is missing, damaged or outdated."""
+    """Load what `_prepare` wrote, and log its notices; None if missing, damaged or outdated."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         path = folder / record["file"]
@@ -216,7 +219,7 @@ def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
 
 @contextmanager
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
-    """Yield a function that advances a progress bar of `size` bytes by a number of bytes."""
+    """Show a progress bar of `size` bytes. Yield a function that advances it by n bytes."""
     from tqdm.auto import tqdm
 
     with tqdm(

@@ -28,7 +28,7 @@ TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`�
 
 
 def is_utf8(encoding: str) -> bool:
-    """Return whether `encoding` is a name of UTF-8, with or without a byte-order mark."""
+    """Return whether `encoding` is a name of UTF-8, with or without byte-order mark."""
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
@@ -40,18 +40,15 @@ def is_wide(encoding: str) -> bool:
 def encoding_of(head: bytes, encoding: str) -> str:
     """Return the encoding of a text that begins with the bytes `head`.
 
-    A byte-order mark determines the encoding. Without a mark, return UTF-16 if `encoding` is UTF-8
-    but the NUL bytes in `head` indicate UTF-16. Otherwise, return `encoding`.
+    A byte-order mark determines the encoding. Without a mark, return `encoding`, unless it is UTF-8
+    and NUL bytes in `head` indicate UTF-16.
     """
     marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
     return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
 def ascii_or_utf8(blocks: Iterable[bytes]) -> str | None:
-    """Return the first of `ascii` and `utf-8` in which `blocks` are valid; None if neither.
-
-    The last character may be incomplete.
-    """
+    """Return `ascii` or `utf-8` if `blocks` are valid in it, apart from a cut last character."""
     decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "ascii"
     try:
         for block in blocks:
@@ -78,11 +75,11 @@ def utf8_chunks(
         encoding: the encoding of the bytes.
         errors: Python's error handler for invalid bytes: `strict` raises an error, `replace` reads
             them as U+FFFD, and `surrogateescape` yields them unchanged.
-        notices: receives a notice with the number of U+FFFD, if `errors` is `replace`.
+        notices: receives a notice with the number of U+FFFD read, if `errors` is `replace`.
 
     Raises:
         TextError: some bytes are invalid in `encoding`. The message contains the offset of the
-            first one and the likely encoding.
+            first one and, if known, the likely encoding.
     """
     is_plain = is_utf8(encoding)
     encoding = "UTF-8" if is_plain else encoding
@@ -107,7 +104,7 @@ def utf8_chunks(
         raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         raise TextError(
-            f"{name}: expected {encoding} text, got {error}; another encoding is read by "
+            f"{name}: expected {encoding} text, got {error}; name another encoding by "
             f"--set data.encoding=NAME"
         ) from None
     if notices and errors == "replace":
@@ -116,7 +113,7 @@ def utf8_chunks(
 
 
 def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
-    """Return the message for an invalid byte in a block of bytes that begins at `offset`."""
+    """Return a message about an invalid byte. The block with this byte begins at `offset`."""
     byte, at = error.object[error.start], offset + error.start
     guess, why, likely = _likely_around(error.object, error.start), "", ""
     if encoding == "UTF-8" and guess in ("utf-8", None):
@@ -145,7 +142,7 @@ def _likely_around(content: bytes, start: int) -> str | None:
 
 
 def likely_encoding(sample: bytes) -> str | None:
-    """Return the most likely encoding of `sample`; None if it does not look like text."""
+    """Return the most likely encoding of `sample`; None for ASCII and if none is likely."""
     if wide := likely_wide(sample):
         return wide
     if b"\0" in sample or sample.isascii():
@@ -163,10 +160,10 @@ def likely_encoding(sample: bytes) -> str | None:
 
 
 def _misfits(text: str) -> float:
-    """Return the fraction of the non-ASCII characters that are unlikely in real text.
+    """Return the fraction of non-ASCII characters that indicate a wrong encoding.
 
-    These are symbols that are not in TYPOGRAPHIC, a capital that follows a small letter, and a
-    non-Latin letter (above U+024F) that follows an ASCII letter.
+    These are symbols that are not in TYPOGRAPHIC, capitals after small letters, and non-Latin
+    letters (above U+024F) after ASCII letters.
     """
     pairs = [(before, c) for before, c in pairwise(f" {text} ") if c > "\x7f"]
     odd = sum(

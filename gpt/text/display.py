@@ -9,10 +9,10 @@ BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on
 
 
 def visible(text: str) -> str:
-    r"""Return `text` with the characters escaped that are not safe to print.
+    r"""Escape the characters of `text` that could change how a terminal shows the rest of it.
 
-    These are control characters, such as ESC, which becomes `\x1b`, and characters that change the
-    direction of writing. Line ends and tabs are kept.
+    Control characters, such as ESC (`\x1b`), line separators, surrogates, and characters that
+    change the direction of writing are escaped. LF and tabs are kept.
     """
     return "".join(escaped(c) if c not in "\n\t" and _is_unsafe(c) else c for c in text)
 
@@ -53,10 +53,10 @@ def coloured(text: str, colour: int = BLUE) -> str:
 
 
 def shaded(text: str, value: float) -> str:
-    """Return `text` with ANSI codes that show the size and the sign of `value`, from -1 to 1.
+    """Return `text` with ANSI codes that show a `value` from -1 to 1.
 
-    Positive values are blue, negative ones red. With increasing size, the text is dim, coloured,
-    bold, or white on a coloured background.
+    Positive values are blue, negative ones red. With increasing absolute value, the text is dim,
+    coloured, bold, or white on a coloured background.
     """
     colour, size = RED if value < 0 else BLUE, abs(value)
     if size < 1 / 6:

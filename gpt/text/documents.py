@@ -1,4 +1,4 @@
-"""The parts of a text: documents, each read in chunks of UTF-8 bytes."""
+"""A text as a sequence of documents, each read in chunks of UTF-8."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ MAX_LISTED_NAMES = 3  # largest number of file or record names in a notice
 
 @dataclass(frozen=True)
 class Document:
-    """A unit of a text: a file, a file in an archive, or a record of a table.
+    """A file, a file in an archive, or a record of a table.
 
     `chunks` returns the content in chunks of whole characters in UTF-8, without a byte-order mark.
     Read the chunks before requesting the next document, because archives are read in one pass.
@@ -20,12 +20,12 @@ class Document:
 
     name: str  # in messages
     chunks: Callable[[], Iterator[bytes]]
-    raw: bool = False  # whether it is binary: then its chunks are any bytes, and not normalised
+    raw: bool = False  # whether it is binary: its chunks are any bytes and are not normalised
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file, a file in an archive, or a record that is not read, and the reason."""
+    """Name of a file or record that is not read, and the reason."""
 
     name: str
     reason: str
@@ -46,7 +46,7 @@ class Notices:
             self._counts.setdefault(text, {})[name] = count
 
     def lines(self) -> list[str]:
-        """Return one line for each notice: the names of its files, a colon, and the notice."""
+        """Return a line for each notice, as in `a.txt, b.txt: read as UTF-16`."""
         return [
             f"{listed([*counts], MAX_LISTED_NAMES)}: "
             + text.replace("{count}", f"{sum(counts.values()):,}")
@@ -55,7 +55,7 @@ class Notices:
 
 
 def describe_skipped(skipped: Iterable[Skipped]) -> str:
-    """Describe skipped files, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`."""
+    """List the skipped files, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`."""
     by_reason = dict[str, list[str]]()
     for each in skipped:
         by_reason.setdefault(each.reason, []).append(each.name)
@@ -77,10 +77,10 @@ class Source:
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents in order, without the skipped files."""
+        """Yield the documents in order, without what is skipped."""
         return (part for part in self.parts() if isinstance(part, Document))
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The files and records that are skipped. To find them, archives and tables are read."""
+        """The skipped files and records. To find them, all archives and tables are read."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

@@ -17,9 +17,9 @@ IN_A_SWEEP = "sweep.json"  # name of a file that the folder of every sweep conta
 def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
     """Yield the files below the folder `start` that `globs` select, or `start` if it is a file.
 
-    Files are sorted by path. Hidden files are ignored, and links are followed. A file or folder
-    that was already found by another path is skipped, so that a loop of links ends. The folders of
-    runs are skipped, because training changes them.
+    Files are sorted by path. Hidden files are ignored, and links are followed. Yield `Skipped` for
+    a file or folder already found by another path, so that a loop of links ends; for a folder of
+    runs, which training changes; and for what is neither a file nor a folder.
     """
     seen = set[tuple[int, int]]()
     pending, depth = [start], len(start.parts)
@@ -29,7 +29,7 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
             status = path.stat()
             identity = (status.st_dev, status.st_ino)
             if status.st_ino and identity in seen:
-                yield Skipped(in_message(path), "found before by another path")
+                yield Skipped(in_message(path), "already found by another path")
                 continue
             seen.add(identity)
             if stat.S_ISDIR(status.st_mode):
@@ -53,12 +53,12 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether `globs` select the path that consists of the names `parts`.
+    """Return whether `globs` select the path `parts`, which is split at its slashes.
 
-    A glob that begins with `!` excludes a file, or a folder and its content. If there are other
-    globs, one of them has to match. The rules are those of a .gitignore: a glob with a slash
-    matches the whole path; one without a slash matches the last name. `**` matches any number of
-    folders. A glob that ends in a slash matches everything in a folder.
+    A glob that begins with `!` excludes a file, or a folder and its content. If there are globs
+    without `!`, one of them must match. A glob matches as in .gitignore: with a slash, it matches
+    the whole path, and without one the last name. `**` matches any number of folders. A glob that
+    ends in a slash matches everything in a folder.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]
     return not is_excluded(parts, globs) and (

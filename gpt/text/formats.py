@@ -29,15 +29,15 @@ BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
 
 
 def advice(found: str) -> str:
-    """Return what to do with a file of the format `found`, a result of `binary_format`."""
+    """Return what to do with a file, given its format from `binary_format`."""
     return RENAME if found.startswith(("tar", "compressed")) else CONVERT
 
 
 def binary_format(head: bytes, name: str) -> str | None:
-    """Return the known format of the file `name` that begins with `head`; None for plain text."""
+    """Return the format of the file `name` that begins with `head`; None if it looks like text."""
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
     if b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-")) and ascii_or_utf8([head]):
-        return None  # a text may begin like one of these
+        return None  # text can begin with some of BINARY_MAGIC, such as `Rar!`
     return next((name for at, magic, name in BINARY_MAGIC if head.startswith(magic, at)), None)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Download:
-    """A file to download: its name, address, size in bytes and SHA-256."""
+    """Name, address, size in bytes and SHA-256 of a file to download."""
 
     name: str
     url: str
@@ -42,7 +42,7 @@ TINYSHAKESPEARE = Download(
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)  # the built-in texts
-DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for an answer of the server
+DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for a response
 EXCLUDED_FOLDERS = {  # folders that python-source omits: other projects, tests, python-docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
@@ -81,7 +81,7 @@ def _document(name: str, path: Path) -> Document:
 
 
 def locate(download: Download) -> Path:
-    """Return the path of a file in `data/` or in the cache, where it is downloaded if missing."""
+    """Return the path of a file in `data/` or the cache. If it is in neither, fill the cache."""
     beside = Path("data") / f"{download.name}.txt"
     cached = cache_dir() / f"{download.name}.txt"
     for path in (beside, cached):

@@ -17,7 +17,7 @@ MAX_UNCUT_CHARACTERS = 2**20  # length above which a text without such a charact
 
 
 def normalized(text: str, data: DataConfig) -> str:
-    """Return a short text, such as a prompt, normalised by the settings `data`."""
+    """Normalise a short text, such as a prompt, by the settings `data`."""
     if data.newlines == "lf":
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _folded(text, data)

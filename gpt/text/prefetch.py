@@ -1,4 +1,4 @@
-"""Compute values in a thread before they are needed."""
+"""Compute items or batches in a thread before they are needed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 class Prefetch(Generic[T]):
-    """Draws the batch of the next step in a thread while the model computes the current step.
+    """Draws the next step's batch in a thread while the model computes the current step.
 
     Training then does not wait for a slow disk. Steps can be requested in any order.
     """

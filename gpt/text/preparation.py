@@ -32,10 +32,7 @@ Progress = Callable[[int], object]
 
 @dataclass
 class Part:
-    """The documents of a source that form the train split, the val split or the whole text.
-
-    `data.documents` defines what a document is.
-    """
+    """The documents of a train split, of a val split, or of a whole text."""
 
     source: Source
     data: DataConfig  # how documents are normalised and joined
@@ -49,7 +46,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents of this part, with separators between them unless they are lines."""
+        """Yield this part's documents, with separators between files, and in them unless lines."""
         separator, index, is_first = separator_bytes(self.data), 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
@@ -81,8 +78,8 @@ class CharacterCounts:
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
         """Return a vocabulary of the counted characters, with at most `limit` ids.
 
-        If there are more characters, the rarest share the last id. Of equally frequent characters,
-        those with larger code points count as rarer.
+        If there are more characters, the rarest share the last id. If characters are equally
+        frequent, those with larger code points count as rarer.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
@@ -95,7 +92,7 @@ class CharacterCounts:
 
 @dataclass(frozen=True)
 class Counts:
-    """Result of the first pass over a text: the text's sizes and its vocabulary."""
+    """Result of the first pass over a text: its sizes and vocabulary."""
 
     characters: int
     bytes: int
@@ -120,7 +117,7 @@ class Task:
         return [self.source] if self.val_source is None else [self.source, self.val_source]
 
     def key(self) -> str:
-        """Return the name of the text's cache folder: a hash of its name, path and settings."""
+        """Return a hash of the text's name, path and settings, for the name of its cache folder."""
         places = [
             (source.name, [str(path.absolute()) for path in source.files[:1]])
             for source in self.sources
@@ -135,14 +132,14 @@ class Task:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def fingerprint(self) -> list[str]:
-        """Return hashes of the files of the text and of the val text, to detect changes."""
+        """Hash the files of the text and of the val text, to detect changes."""
         try:
             return [quick_sha256(source.files) for source in self.sources]
         except OSError as error:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
 
     def parts(self) -> list[Part]:
-        """Return the whole text as one part if val is its end, else the train and val parts."""
+        """Return the train and val parts; only one part if val is the end of the same text."""
         data = self.data
         if data.split == "tail":
             return [Part(source, data) for source in self.sources]
@@ -166,7 +163,7 @@ def count(
         parts: the whole text, or the train part and the val part.
         vocabulary: the vocabulary of another run; None makes one from the text.
         extends: whether to add the characters of the text to `vocabulary`.
-        progress: called with the number of bytes of each chunk.
+        progress: called with the size of each chunk in bytes.
 
     Raises:
         TextError: `vocabulary` has no id for some characters, and `extends` is False.
@@ -191,9 +188,9 @@ def count(
 
 
 def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` with its unknown id shared by all counted characters that it lacks.
+    """Assign the unknown id of `vocabulary` to all counted characters that it lacks.
 
-    If it lacks some but has no unknown id, raise TextError about the text `name`.
+    If there are such characters but no unknown id, raise TextError about the text `name`.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
@@ -201,7 +198,7 @@ def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) ->
     if vocabulary.unknown_id is None:
         listed = " ".join(map(symbol, outside[:20]))
         raise TextError(
-            f"{name}: {len(outside):,} of its characters are not in the vocabulary that is given: "
+            f"{name}: {len(outside):,} of its characters are not in the given vocabulary: "
             f"{listed}; remove them, or use a vocabulary with an unknown id (data.max_vocabulary) "
             f"or of bytes"
         )
@@ -214,13 +211,13 @@ def write(
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
     Args:
-        parts: the argument of `count`.
+        parts: as for `count`.
         counts: the result of `count`.
         file: where to write.
-        progress: called with the number of bytes of each chunk.
+        progress: called with the size of each chunk in bytes.
 
     Returns:
-        The hash and the sizes of the text, by the names of the fields of `Corpus`.
+        The fields of `Corpus` for the text's hash and sizes, by name.
 
     Raises:
         KeyError, ValueError: the text has changed since it was counted.
@@ -273,14 +270,14 @@ def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def character_count(chunk: bytes) -> int:
-    """Return the number of characters in `chunk`: the number of bytes that begin a character."""
+    """Count the characters in `chunk` by the bytes that begin one."""
     if chunk.isascii():
         return len(chunk)
     return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE))
 
 
 def byte_offset(chunk: bytes, characters: int) -> int:
-    """Return the number of bytes of the first `characters` characters in `chunk`."""
+    """Return the size in bytes of the first `characters` characters in `chunk`."""
     if chunk.isascii():
         return min(characters, len(chunk))
     starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE)

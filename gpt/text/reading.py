@@ -1,4 +1,4 @@
-"""Read files as bytes, also compressed ones and those in archives, without unpacking them."""
+"""Read files as bytes. Compressed files and archives are not unpacked to disk."""
 
 import importlib
 import os
@@ -49,19 +49,19 @@ class Entry:
 
 
 def file_entry(path: Path) -> Entry:
-    """Return the entry of a file on disk, which is decompressed according to its suffix."""
+    """Return the entry of a file on disk, to be decompressed if its suffix says so."""
     return Entry(in_message(path), lambda: open_file(path))
 
 
 def in_message(name: str | Path) -> str:
-    """Return a file name for a message, with non-printable characters and line ends escaped."""
+    """Return a file name for a message, with non-printable characters escaped."""
     return "".join(
         c if c.isprintable() or "\udc80" <= c <= "\udcff" else escaped(c) for c in str(name)
     )
 
 
 def split_suffixes(name: str) -> tuple[str, str]:
-    """Return the suffixes of content and compression: (`.csv`, `.gz`) for the name `a.csv.gz`."""
+    """Return the suffixes of format and compression: (`.csv`, `.gz`) for the name `a.csv.gz`."""
     stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122 (pathlib is slower)
     if suffix in TAR_SUFFIXES:
         return ".tar", TAR_SUFFIXES[suffix]
@@ -81,7 +81,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 @contextmanager
 def naming_errors(name: str) -> Iterator[None]:
-    """Convert errors in reading the file `name` to a TextError with the name in its message."""
+    """Convert errors while reading the file `name` to a TextError about this file."""
     try:
         yield
     except (GPTError, MemoryError):
@@ -99,7 +99,7 @@ def naming_errors(name: str) -> Iterator[None]:
 
 
 def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
-    """Yield the path and the content of each file in an archive, except hidden files and links.
+    """Yield the path in the archive and the content of each file but hidden files and links.
 
     `kind` is the suffix of the archive, `.zip` or `.tar`. The files of a .zip are sorted by path.
     The files of a .tar keep their order.

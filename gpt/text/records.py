@@ -29,7 +29,7 @@ BATCH_ROWS = 64  # number of Parquet rows to decode at a time
 
 
 class BadRecord(Exception):
-    """A record cannot be read. `args[0]` is the reason, `args[1:]` are details."""
+    """Error in one record. `args[0]` is the reason, `args[1:]` are details."""
 
 
 Record = tuple[int, Any]
@@ -48,8 +48,8 @@ def read_records(
         data: the settings: the column to read, and whether to skip bad records.
 
     Raises:
-        TextError: the file is not in its format, lacks the column, or has a bad record that is not
-            to be skipped.
+        TextError: the file is not in its format, lacks the column, or has a bad record while
+            `data.bad_records` is `refuse`.
     """
     if kind == ".json":
         records = _json_values(b"".join(chunks).decode().strip(), name)
@@ -61,7 +61,7 @@ def read_records(
 
 
 def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
-    """Yield a document for each row of a Parquet file. For exceptions see `read_records`."""
+    """Yield a document for each row of a Parquet file. Raise errors as `read_records` does."""
     name, column = str(path), data.column
     with naming_errors(name):
         import pyarrow.parquet
@@ -133,7 +133,7 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, of each JSON value in an array or sequence, and the value."""
+    """Yield the number, from 1, and the value of each JSON value in an array or a sequence."""
     at, end = (1, "]") if text.startswith("[") else (0, "")
     for number in count(1):
         at = _BETWEEN_VALUES.match(text, at).end()  # type: ignore[union-attr]
@@ -147,10 +147,10 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield, for each row of a .csv or .tsv file, its number and the values of the columns wanted.
+    """Yield the number of each row of a .csv or .tsv file, and its values by wanted column.
 
-    Row 1, with the names of all columns, is not yielded. In a .tsv file, quotation marks have no
-    special meaning.
+    Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
+    no special meaning.
     """
     first = next(lines, "")
     with naming_errors(name):
@@ -179,9 +179,9 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 
 
 def _find_delimiter(line: str, column: str) -> str:
-    """Return the delimiter that splits the first line into names that include those in `column`.
+    """Return the delimiter by which the header `line` contains all names in `column`.
 
-    If none of DELIMITERS does, return the one that gives the most names.
+    If there is none among DELIMITERS, return the one that gives the most names.
     """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
     fitting = (d for d, names in columns.items() if {*_split_column(column, names)} <= {*names})
@@ -207,8 +207,8 @@ def _texts_of(record: Any, column: str) -> list[str]:
 def _values(value: Any, key: str) -> list[Any] | None:
     """Return the values at the path `key`, such as `a.b`; None if `value` has no such path.
 
-    Nulls are skipped. From a list, return the values of all elements that have the path. If the
-    list has elements, but none of them has the path, return None.
+    Nulls are skipped. In a list, collect the values of all elements that have the path; return None
+    if there are elements but none has it.
     """
     if value is None:
         return []
@@ -226,14 +226,14 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def _split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Split the setting `column` at its commas, unless all of it is one of the column `names`."""
+    """Split the setting `column` at commas, unless the whole of it is in the column `names`."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 
 def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
     """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
 
-    `name` is the name of the file, and `column` is the setting `data.column`, for the message.
+    The message contains the file's `name` and the setting `column`.
     """
     if any(names.count(each) != 1 for each in wanted):
         raise TextError(
@@ -242,5 +242,5 @@ def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[st
 
 
 def _list_columns(names: Iterable[str]) -> str:
-    """Join the names of columns for a message, as in `a, b`. Without names, return `none`."""
+    """List the names of columns for a message, as in `a, b`; `none` if there are none."""
     return listed([*names], 20) or "none"

@@ -37,17 +37,16 @@ def open_source(
     *,
     may_be_utf8: bool = False,
 ) -> Source:
-    """Open one text, or several in sequence as one text.
+    """Open a text, or several texts as one.
 
     Args:
         source: one name or several. A name is a built-in text (one of NAMED), a file, a folder, a
             glob, or `-` for standard input. Archives and compressed files are decompressed while
             they are read.
         data: the settings for reading the text.
-        stdin: a file to which standard input was copied before. By default, standard input is
-            copied to the cache.
-        may_be_utf8: whether a file that is valid UTF-8 is read as UTF-8, whatever `data.encoding`
-            is. This is always so if there are several files.
+        stdin: an existing copy of standard input. By default, it is read and copied to the cache.
+        may_be_utf8: whether to ignore `data.encoding` for files that are valid UTF-8. It is always
+            ignored for them if there are several files.
 
     Raises:
         TextError: no such text exists. Iterating over the documents of the returned source raises
@@ -55,9 +54,7 @@ def open_source(
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
-    opened = [
-        _open(name, data, stdin, among_others=may_be_utf8 or len(names) > 1) for name in names
-    ]
+    opened = [_open(name, data, stdin, may_be_utf8=may_be_utf8 or len(names) > 1) for name in names]
     if len(opened) == 1:
         return opened[0]
     return Source(
@@ -69,7 +66,7 @@ def open_source(
     )
 
 
-def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool) -> Source:
+def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool) -> Source:
     shown = in_message(name)
     if name in NAMED:
         if data.column is not None:
@@ -82,7 +79,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool
     except (OSError, ValueError):  # a name with a NUL
         mode = 0
     if stat.S_ISREG(mode):
-        files = _TextFiles(name, data, among_others=among_others)
+        files = _TextFiles(name, data, may_be_utf8=may_be_utf8)
         files.add(path, named=True)
         return files.source(stdin)
     if stat.S_ISDIR(mode):
@@ -109,7 +106,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool
 def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
     # data.include has selected these files. In archives among them, only exclusions apply.
     excluding = tuple(glob for glob in data.include if glob.startswith("!"))
-    files = _TextFiles(name, data.model_copy(update={"include": excluding}), among_others=True)
+    files = _TextFiles(name, data.model_copy(update={"include": excluding}), may_be_utf8=True)
     for each in dict.fromkeys(found):  # a glob may find a file twice
         if isinstance(each, Skipped):
             files.skipped.append(each)
@@ -127,19 +124,15 @@ def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) ->
 class _TextFiles:
     """Files that are read as one text, and notices about how they were read."""
 
-    def __init__(self, name: str, data: DataConfig, *, among_others: bool) -> None:
-        """Prepare to read the text `name`.
-
-        `among_others` means that the text has several files, whose encodings may differ. Each file
-        that is valid UTF-8 is then read as UTF-8, whatever `data.encoding` is.
-        """
-        self._name, self._data, self._among_others = in_message(name), data, among_others
+    def __init__(self, name: str, data: DataConfig, *, may_be_utf8: bool) -> None:
+        """Prepare to read the text `name`; `may_be_utf8` is as for `open_source`."""
+        self._name, self._data, self._may_be_utf8 = in_message(name), data, may_be_utf8
         self._raw = data.vocabulary == "bytes"  # if so, binary files are read, too
         self._notices = Notices()
         self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
-        """Return the files as one text. `stdin` is the file with standard input, if any."""
+        """Return the files as one text. `stdin` is the copy of standard input, if any."""
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
@@ -147,7 +140,7 @@ class _TextFiles:
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"
         if kind in ARCHIVES:
-            self._among_others = True
+            self._may_be_utf8 = True
         elif not named:
             reason = self._why_skipped(entry, kind)
         elif is_strict and (found := binary_format(entry.head(), path.name)):
@@ -207,7 +200,7 @@ class _TextFiles:
     def _chunks(self, entry: Entry, head: bytes) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
         is_set = encoding == self._data.encoding and not is_utf8(encoding)
-        if is_set and self._among_others:
+        if is_set and self._may_be_utf8:
             blocks = entry.blocks() if entry.start is None else [entry.start]
             encoding = "utf-8" if ascii_or_utf8(blocks) == "utf-8" else encoding
         if encoding != self._data.encoding and not is_utf8(encoding):
@@ -217,7 +210,7 @@ class _TextFiles:
         yield from utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices)
 
     def _why_skipped(self, entry: Entry, kind: str) -> str:
-        """Return the reason to skip a file with the suffix `kind`; "" if it is to be read."""
+        """Return the reason to skip a file with the suffix `kind`; "" to read it."""
         if kind == PARQUET:
             return "Parquet without data.column" if self._data.column is None else ""
         if self._data.column is not None and kind not in TEXT_TABLES:
@@ -227,6 +220,6 @@ class _TextFiles:
         return "" if self._raw else self._binary_format(head, entry.name)
 
     def _binary_format(self, head: bytes, name: str) -> str:
-        """Return the format of the file `name` that begins with `head`; "" if it is a text."""
+        """Return the format of the file `name` that begins with `head`; "" if it is text."""
         is_binary = b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
         return binary_format(head, name) or ("binary" if is_binary else "")

@@ -14,7 +14,7 @@ MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is
 
 
 def train_characters(characters: int, val_fraction: float) -> int:
-    """Return the number of characters in the train split of a text of `characters` characters."""
+    """Return the size of the train split of a text, in characters, given the text's size."""
     return int((1 - val_fraction) * characters)
 
 
@@ -30,10 +30,10 @@ def divided(
 
     Args:
         chunks: whole characters in UTF-8.
-        documents: the setting `data.documents`. With `files`, all is one document. With `lines`,
-            each line is a document, including its line end. With `separator`, each text between
-            two separators is a document.
-        separator: the text between two documents, if `documents` is `separator`.
+        documents: the setting `data.documents`. With `files`, the file or record is one document.
+            With `lines`, each line is a document, including its line end. With `separator`, the
+            file or record is cut at each `separator`.
+        separator: the bytes between two documents.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
@@ -60,7 +60,7 @@ def divided(
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
-    """Return the number of characters of each document; `data.documents` defines a document."""
+    """Return the number of characters of each document, as defined by `data.documents`."""
     lengths, length, separator = [], 0, separator_bytes(data)
     for file in source.documents():
         for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents, separator):
@@ -72,11 +72,11 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 
 
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return which documents to hold out for val: random ones, at least one.
+    """Choose random documents for val, at least one; return whether each is chosen.
 
     Args:
         lengths: the number of characters of each document.
-        fraction: the wanted fraction of all characters.
+        fraction: the wanted size of val, as a fraction of all characters.
         seed: the seed of the choice.
     """
     wanted, held = fraction * sum(lengths), 0

@@ -1,6 +1,7 @@
-"""Read a text from standard input once, and store a copy in the folder of each run that needs it.
+"""Read a text from standard input once, and keep copies of it.
 
-In a config, the name of this text is `-`. Before a run folder exists, the text is in the cache.
+In a config, the name of this text is `-`. The first copy is in the cache. Each run that uses the
+text, and each sweep, has its own copy in its folder.
 """
 
 import hashlib
@@ -34,16 +35,13 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the copy of standard input in `folder`; if it has none, copy it to the cache.
-
-    `folder` is the folder of a run or sweep.
-    """
+    """Return the copy of standard input in the run or sweep `folder`, otherwise in the cache."""
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` to the folder of a run or sweep, unless it has one; return the copy."""
+    """Copy the file `text` to a run or sweep `folder` without a copy; return the copy's path."""
     if text is None:
         return None
     stored = folder / STORED_INPUT

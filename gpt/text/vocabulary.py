@@ -1,4 +1,4 @@
-"""The vocabulary: which character, or byte, each id stands for."""
+"""The vocabulary: the character, or byte, of each id."""
 
 import json
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Vocabulary:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        r"""The name of each id: its character, or an escape such as `\xe3` for a non-ASCII byte."""
+        r"""The name of each id: a character, or an escape such as `\xe3` for a non-ASCII byte."""
         if self.is_bytes:
             return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
         return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
@@ -69,11 +69,11 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Return the ids of a text in UTF-8; if ids are bytes, `chunk` may be any bytes."""
+        """Return the ids of a `chunk` of UTF-8; a vocabulary of bytes accepts any bytes."""
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that `ids` stand for. U+FFFD replaces bytes that are not UTF-8."""
+        """Return the text of `ids`. U+FFFD replaces unknown ids and bytes that are not UTF-8."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
         places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
@@ -81,11 +81,11 @@ class Vocabulary:
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
     def utf8(self, ids: Ids) -> bytes:
-        """Return the UTF-8 of `ids`, with U+FFFD for the unknown id."""
+        """Return the text of `ids` in UTF-8, with U+FFFD for the unknown id."""
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return whether each id begins a character; a byte may continue a character instead."""
+        """Return whether each id begins a character. Some bytes continue a character."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
         return np.asarray((ids & 0xC0) != 0x80)  # in UTF-8, other bytes have the leading bits 10
@@ -95,9 +95,9 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id of their own, in order.
+        """Return the distinct characters of `text` without their own id, in order.
 
-        If ids are bytes, only lone surrogates have no id, because UTF-8 cannot encode them.
+        If ids are bytes, only lone surrogates have no ids, because UTF-8 cannot encode them.
         """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
@@ -144,7 +144,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of each code point, (CODE_POINTS,), or V for a code point without an id."""
+        """Ids of all code points, (CODE_POINTS,). Others have the unknown id, or V without one."""
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
@@ -155,5 +155,5 @@ BYTES = Vocabulary("", is_bytes=True)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """Return the code point of each character of `text`, in an array of shape (len(text),)."""
+    """Return the code points (len(text),) of the characters of `text`."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
