@@ -1,7 +1,9 @@
 """`gpt eval`: losses of a text with an interval, calibration, groups and simple predictors."""
 
+import io
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,8 +207,13 @@ def test_ppmd_is_given_the_train_split(runs: dict[str, Path], gpt: Gpt) -> None:
     assert report["comparison"].endswith(f" than {best}")
 
 
-def test_another_text_may_be_utf8_and_no_table(elsewhere: Path) -> None:
-    """Bug: a UTF-8 text was read in the run's cp1252 without notice, a plain one as a table."""
+def test_another_text_may_be_utf8_and_no_table(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a UTF-8 text was read in the run's cp1252 without notice, plain text as a table.
+
+    Another bug: standard input was refused because of the run's data.column.
+    """
     text = "the quick brown fox né "
     lines = "".join(f"{text}{i % 7}\n" for i in range(211))
     Path("train.csv").write_text(f"text\n{lines}", encoding="cp1252")
@@ -215,9 +222,10 @@ def test_another_text_may_be_utf8_and_no_table(elsewhere: Path) -> None:
     model = api.load("r")
     Path("cp1252.txt").write_text(lines, encoding="cp1252")
     Path("utf8.txt").write_text(lines, encoding="utf-8")
-    reports = [api.evaluate(model, f"{name}.txt") for name in ("cp1252", "utf8")]
-    assert reports[0].loss == reports[1].loss
-    assert [report.outside for report in reports] == [0, 0]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    reports = [api.evaluate(model, name) for name in ("cp1252.txt", "utf8.txt", "-")]
+    assert reports[0].loss == reports[1].loss == reports[2].loss
+    assert [report.outside for report in reports] == [0, 0, 0]
 
 
 def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> None:

@@ -1,1 +1,1 @@
-"""Predict the next id by counting n-grams in the train split and in the ids of the window."""
+"""Predict the next id by counting n-grams in the train split and in the current window."""

@@ -51,13 +51,14 @@ class LongContexts:
     ) -> tuple[list[Floats], Floats]:
         """Return K distributions (M, V) of the next id, one for each context length, and totals.
 
-        The totals (M, 2 K) are, for each length, how many ids and how many distinct ids followed
-        the context. The discount is that of `CountsSoFar`.
+        The counts for each length are combined with the distribution for the previous length, as in
+        `CountsSoFar.smooth`. The totals (M, 2 K) are, for each length, the number of ids and of
+        distinct ids that followed the context.
 
         Args:
             ids: the ids of a window.
             rows: the M positions in `ids` to predict after.
-            lower: (M, V) distributions after shorter contexts, to be combined with the counts.
+            lower: (M, V) distributions to combine with the counts for the first length.
         """
         counts = self.counts_in(ids, rows)
         seen = np.minimum(counts, 1)
@@ -111,7 +112,7 @@ class LongContexts:
 
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
-    """Index the contexts in the train split `ids`, of which only the last `INDEXED_IDS` are used.
+    """Index the long contexts in the last `INDEXED_IDS` of the train split's `ids`.
 
     `orders` are the lengths of the contexts in ids, and `V` is the number of distinct ids.
     """

@@ -201,7 +201,7 @@ def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> L
 
 
 def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
-    """Return the weighted sum of log-probabilities, normalised, (M, V).
+    """Return the normalised weighted sum (M, V) of log-probabilities.
 
     Args:
         weights: (M, E + 1) weights of E experts (predictors by n-gram counts) and, in the last

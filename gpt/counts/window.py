@@ -61,7 +61,7 @@ class Characters:
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return hashes (2, W) of both contexts after each of the W `ids` of a window.
+        """Return hashes (2, W) of both contexts at each of the W `ids` of a window.
 
         The first context is the current word. The second is the character above the next one, and
         the last two characters. Two contexts with the same hash of 64 bits are unlikely: the

@@ -28,7 +28,7 @@ TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`�
 
 
 def is_utf8(encoding: str) -> bool:
-    """Return whether `encoding` is a name of UTF-8, with or without byte-order mark."""
+    """Return whether `encoding` is a name of UTF-8, with or without a byte-order mark."""
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
@@ -48,7 +48,7 @@ def encoding_of(head: bytes, encoding: str) -> str:
 
 
 def ascii_or_utf8(blocks: Iterable[bytes]) -> str | None:
-    """Return `ascii` or `utf-8` if `blocks` are valid in it, apart from a cut last character."""
+    """Return `ascii`, `utf-8` or, if `blocks` are neither, None. The last character may be cut."""
     decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "ascii"
     try:
         for block in blocks:
@@ -142,7 +142,7 @@ def _likely_around(content: bytes, start: int) -> str | None:
 
 
 def likely_encoding(sample: bytes) -> str | None:
-    """Return the most likely encoding of `sample`; None for ASCII and if none is likely."""
+    """Return the most likely encoding of `sample`; None for ASCII or if no encoding is likely."""
     if wide := likely_wide(sample):
         return wide
     if b"\0" in sample or sample.isascii():

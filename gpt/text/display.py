@@ -9,7 +9,7 @@ BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on
 
 
 def visible(text: str) -> str:
-    r"""Escape the characters of `text` that could change how a terminal shows the rest of it.
+    r"""Escape the characters of `text` that are not safe to print.
 
     Control characters, such as ESC (`\x1b`), line separators, surrogates, and characters that
     change the direction of writing are escaped. LF and tabs are kept.

@@ -34,10 +34,10 @@ def advice(found: str) -> str:
 
 
 def binary_format(head: bytes, name: str) -> str | None:
-    """Return the format of the file `name` that begins with `head`; None if it looks like text."""
+    """Return the format of the file `name` that begins with `head`; None if it is unknown."""
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
     if b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-")) and ascii_or_utf8([head]):
-        return None  # text can begin with some of BINARY_MAGIC, such as `Rar!`
+        return None  # text can contain the bytes in BINARY_MAGIC, for example `ustar`
     return next((name for at, magic, name in BINARY_MAGIC if head.startswith(magic, at)), None)

@@ -81,7 +81,7 @@ def _document(name: str, path: Path) -> Document:
 
 
 def locate(download: Download) -> Path:
-    """Return the path of a file in `data/` or the cache. If it is in neither, fill the cache."""
+    """Return the path of a file in `data/` or the cache; download it to the cache if needed."""
     beside = Path("data") / f"{download.name}.txt"
     cached = cache_dir() / f"{download.name}.txt"
     for path in (beside, cached):

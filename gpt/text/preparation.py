@@ -46,7 +46,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield this part's documents, with separators between files, and in them unless lines."""
+        """Yield this part's documents, joined by separators (except the lines of a file)."""
         separator, index, is_first = separator_bytes(self.data), 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
@@ -188,7 +188,7 @@ def count(
 
 
 def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Assign the unknown id of `vocabulary` to all counted characters that it lacks.
+    """Return `vocabulary` after assigning its unknown id to all counted characters that it lacks.
 
     If there are such characters but no unknown id, raise TextError about the text `name`.
     """
@@ -270,7 +270,7 @@ def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def character_count(chunk: bytes) -> int:
-    """Count the characters in `chunk` by the bytes that begin one."""
+    """Count the characters in `chunk`: the bytes that begin a character."""
     if chunk.isascii():
         return len(chunk)
     return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE))

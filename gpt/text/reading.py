@@ -49,7 +49,7 @@ class Entry:
 
 
 def file_entry(path: Path) -> Entry:
-    """Return the entry of a file on disk, to be decompressed if its suffix says so."""
+    """Return an entry that reads a file on disk, decompressed according to its suffix."""
     return Entry(in_message(path), lambda: open_file(path))
 
 
@@ -99,7 +99,7 @@ def naming_errors(name: str) -> Iterator[None]:
 
 
 def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
-    """Yield the path in the archive and the content of each file but hidden files and links.
+    """Yield path and content of each file in an archive. Skip hidden files and links.
 
     `kind` is the suffix of the archive, `.zip` or `.tar`. The files of a .zip are sorted by path.
     The files of a .tar keep their order.

@@ -147,7 +147,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number of each row of a .csv or .tsv file, and its values by wanted column.
+    """Yield the number of each row of a .csv or .tsv file, and its selected columns as a dict.
 
     Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
     no special meaning.
@@ -226,7 +226,7 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def _split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Split the setting `column` at commas, unless the whole of it is in the column `names`."""
+    """Split the setting `column` at commas, unless the whole of it is one of `names`."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 

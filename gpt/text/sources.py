@@ -26,8 +26,8 @@ _NO_COLUMNS = f"data.column is for {TABLES}; leave it out to read other text"
 
 def may_have_columns(name: str) -> bool:
     """Return whether `name` is a table, or a folder, glob or archive that may contain tables."""
-    is_no_file = name not in NAMED and not Path(name).is_file()
-    return is_no_file or split_suffixes(name)[0] in (*TEXT_TABLES, PARQUET, *ARCHIVES)
+    is_file = name in (*NAMED, STDIN) or Path(name).is_file()
+    return not is_file or split_suffixes(name)[0] in (*TEXT_TABLES, PARQUET, *ARCHIVES)
 
 
 def open_source(

@@ -35,13 +35,16 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the copy of standard input in the run or sweep `folder`, otherwise in the cache."""
+    """Return the copy of standard input in `folder`, the folder of a run or sweep.
+
+    If there is none, read standard input and return a copy in the cache.
+    """
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` to a run or sweep `folder` without a copy; return the copy's path."""
+    """Copy `text` to the run or sweep `folder`, if not done before; return the copy's path."""
     if text is None:
         return None
     stored = folder / STORED_INPUT

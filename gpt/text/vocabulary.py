@@ -42,7 +42,7 @@ class Vocabulary:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        r"""The name of each id: a character, or an escape such as `\xe3` for a non-ASCII byte."""
+        r"""The name of each id: a character, an escape such as `\xe3` for a byte, or U+FFFD."""
         if self.is_bytes:
             return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
         return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
@@ -58,7 +58,7 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Return the id of each character, or byte, of `text`; raise KeyError if one has none."""
+        """Return the ids of `text`; raise KeyError if a character has none."""
         if self.is_bytes:
             if outside := self.outside(text):
                 raise KeyError(outside[0])
@@ -144,7 +144,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """Ids of all code points, (CODE_POINTS,). Others have the unknown id, or V without one."""
+        """The id of each code point, (CODE_POINTS,), or V for a code point without an id."""
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
