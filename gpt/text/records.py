@@ -189,7 +189,7 @@ def _find_delimiter(line: str, column: str) -> str:
 
 
 def _texts_of(record: Any, column: str) -> list[str]:
-    """Return the texts that `column` selects from `record`; raise BadRecord if it has none."""
+    """Return the texts that `column` selects from `record`; raise BadRecord without the column."""
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object", f"{record!r:.40}")
     texts = []

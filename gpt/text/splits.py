@@ -14,7 +14,7 @@ MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is
 
 
 def train_characters(characters: int, val_fraction: float) -> int:
-    """Return the size of the train split of a text, in characters, given the text's size."""
+    """Return how many of the `characters` of a text are in the train split."""
     return int((1 - val_fraction) * characters)
 
 

@@ -73,7 +73,7 @@ class Vocabulary:
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`. U+FFFD replaces unknown ids and bytes that are not UTF-8."""
+        """Return the text of `ids`. U+FFFD replaces the unknown id and bytes that are not UTF-8."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
         places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
