@@ -320,7 +320,9 @@ def test_an_empty_document_is_not_what_is_held_out() -> None:
 def test_a_vocabulary_that_is_given_is_used() -> None:
     given_ = Vocabulary("abcd")
     assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]
-    with pytest.raises(TextError, match=r"2 of its characters are not in the given vocabulary: x ü;"):
+    with pytest.raises(
+        TextError, match=r"2 of its characters are not in the given vocabulary: x ü;"
+    ):
         load_corpus(source_of(["cüabx"]), vocabulary=given_)
     with_unknown = load_corpus(source_of(["cüabx"]), vocabulary=Vocabulary("abcd", unknown=9))
     assert with_unknown.ids.tolist() == [2, 4, 0, 1, 4]
