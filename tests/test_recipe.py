@@ -24,7 +24,7 @@ from gpt.recipe import difficulty
 from gpt.recipe.chooser import COUNTS_S, COUNTS_VOCABULARY_S, Chooser
 from gpt.recipe.counts_alone import counts_loss
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
-from gpt.recipe.law import mixed_loss, of_repeated, predict, uncertainty
+from gpt.recipe.law import loss_of_repeats, mixed_loss, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for, with_counts
@@ -258,7 +258,7 @@ def test_of_a_text_that_repeats_itself_longer_and_wider_runs_are_predicted_to_co
 ) -> None:
     text = replace(TEXT, train_ids=10**9, repeated_part=part, pilot_repeated=part * each)
     costs = [
-        of_repeated(choice, text)
+        loss_of_repeats(choice, text)
         for choice in (
             Choice(2, C, characters),
             Choice(2, C, 2 * characters),
@@ -418,7 +418,7 @@ def test_of_no_text_the_last_evaluation_takes_more_than_a_third_of_the_time() ->
     base = Config.model_validate({"threads": 1})
     for characters in (10_000_000, 30_000_000, 60_000_000, 100_000_000, 130_000_000):
         config, speed = planned(characters, 2, base).config, fake_speed(65)
-        speed.learn(config)
+        speed.add(config)
         evaluation_s = speed.predict(config).evaluation_s + COUNTS_S + 65 * COUNTS_VOCABULARY_S
         assert config.data.val_fraction * characters * evaluation_s < 120 / 3
 
@@ -635,7 +635,7 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
 def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
     speed = fake_speed(65)
     for shape in ((1, 32), (6, 256)):
-        speed.learn(settings_for(Choice(*shape, 10**6), T=128))
+        speed.add(settings_for(Choice(*shape, 10**6), T=128))
     for shape in ((2, 64), (3, 128), (4, 192)):
         config = settings_for(Choice(*shape, 10**6), T=128)
         assert speed.predict(config).train_s == pytest.approx(
@@ -647,15 +647,15 @@ def test_a_shape_is_not_known_by_steps_of_another_length() -> None:
     """On a GPU the pace of long steps was taken to be that of short ones, and short ones chosen."""
     speed = fake_speed(65)
     short, long = (settings_for(Choice(2, 128, 10**6), 128, batch_size=B) for B in (32, 128))
-    speed.learn(short)
-    assert speed.knows(short)
-    assert not speed.knows(long)
+    speed.add(short)
+    assert speed.has_measured(short)
+    assert not speed.has_measured(long)
 
 
 def test_two_members_side_by_side_take_longer_than_one_by_less_than_twice() -> None:
     speed = replace(fake_speed(65), threads=2)
     one = settings_for(Choice(3, 128, 10**6), T=128)
-    speed.learn(one)
+    speed.add(one)
     ratio = speed.predict(one.changed(model={"ensemble": 2})).train_s / speed.predict(one).train_s
     assert ratio == pytest.approx(1.74, abs=0.01)  # as measured on two cores
 
@@ -663,7 +663,7 @@ def test_two_members_side_by_side_take_longer_than_one_by_less_than_twice() -> N
 def test_of_eight_threads_five_members_leave_three_idle_and_take_as_long_as_eight() -> None:
     """Numbers of members that do not divide the threads were held to be cheaper than they are."""
     speed, one = replace(fake_speed(65), threads=8), settings_for(Choice(3, 128, 10**6), T=128)
-    speed.learn(one)
+    speed.add(one)
     five, six, eight = (
         speed.predict(one.changed(model={"ensemble": K})).train_s for K in (5, 6, 8)
     )

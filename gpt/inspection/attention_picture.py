@@ -16,7 +16,7 @@ from gpt.text.display import escaped, symbol
 
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it
 MIN_SIDE, MAX_SIDE = 1.7, 7.0  # smallest and largest side of a map in inches
-LABEL_INCHES = 0.11  # smallest distance between labels, which gives letters 6 points high
+LABEL_INCHES = 0.11  # smallest distance between labels; their letters are then 6 points high
 MIN_DPI = 150  # smallest resolution in dots per inch; larger if a map has more positions than dots
 COLOURS = "YlOrBr"
 # matplotlib draws each character in the first of these fonts that contains it.
@@ -36,26 +36,27 @@ def png(figure: Figure, dpi: float | None = None) -> bytes:
 def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     """Draw a heat map (T, T) for each head: rows are query positions, columns key positions.
 
-    Colours show the square roots of the weights, so that small weights are visible. If there is no
-    room for one label per character, each label has several characters.
+    Colours show the square roots of the weights, so that small weights are visible. Each label has
+    several characters if there is no room for a label per character.
 
     Args:
-        attention: the weights to draw. For an AttentionAnalysis, the masked half of each map shows
-            how much the loss rises without the head, and the scores of the head.
+        attention: the weights to draw. If it is an AttentionAnalysis, the masked half of each map
+            contains the increase of the loss without the head, and the head's scores (`previous`
+            and `induction`).
         text: the characters of the text, or the names of its bytes.
         title: the title of the picture.
     """
     n_layer, H, T, _ = attention.weights.shape
     side = min(max(MIN_SIDE, PICTURE_INCHES / H), MAX_SIDE)
     size = math.ceil(LABEL_INCHES * T / side)  # characters of a label
-    signs = [symbol(c) if _has_shapes(symbol(c)) else escaped(c) for c in text]
+    signs = [symbol(c) if _has_glyphs(symbol(c)) else escaped(c) for c in text]
     labels = ["".join(signs[t : t + size]) for t in range(0, T, size)]
     centres = [(t + min(t + size, T) - 1) / 2 for t in range(0, T, size)]
     points = min(0.8 * 72 * size * side / T, 11)
     margin = max(map(len, labels)) * 0.7 * points / 72  # inches of the longest label
     width, height = side * H + 1.4 + margin, side * n_layer + 0.8 + margin
     figure = Figure((width, height), dpi=max(MIN_DPI, T / side), layout="constrained")
-    title = title if _has_shapes(title) else ascii(title)
+    title = title if _has_glyphs(title) else ascii(title)
     figure.suptitle(title, fontsize=10, fontfamily=_fonts(), parse_math=False)
     future = np.triu(np.ones((T, T), bool), 1)  # stays white
     grid = figure.subplots(n_layer, H, squeeze=False)
@@ -91,7 +92,7 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     return figure
 
 
-def _has_shapes(text: str) -> bool:
+def _has_glyphs(text: str) -> bool:
     """Return whether the installed FONTS have a glyph for every character of `text`."""
     files = [font_manager.get_font(font_manager.findfont(name)) for name in _fonts()]
     return all(any(file.get_char_index(ord(c)) for file in files) for c in text)

@@ -59,7 +59,7 @@ def draw_head(
 
     lines: list[str] = []
     for sign, row in zip(signs, analysis.weights[layer, head, :n].tolist(), strict=False):
-        weights = row[: len(lines) + 1]  # draw square roots: small weights are visible
+        weights = row[: len(lines) + 1]  # shown as square roots, so that small weights are visible
         cells = "".join(BLOCKS[round(4 * weight**0.5)] * cell for weight in weights)
         lines.append(f"{set_cell_size(sign, margin)}{cells}")
     short = (sign.removeprefix("\\x") for sign in signs[:n])  # leaves two digits of a byte
@@ -119,9 +119,9 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     """Return the values that the script of the page uses, by name.
 
     "weights" is base64 of little-endian uint16, where 65535 means 1: for each layer, head and query
-    position t, the weights on key positions 0 to t. "next" has pairs of a likely next character and
-    its probability for each position. "actual" has the predicted probability and rank (from 1) of
-    each character after the first.
+    position t, the weights on key positions 0 to t. "next" has a list for each position: pairs of a
+    likely next character and its probability. "actual" has a pair for each character after the
+    first: its predicted probability and its rank, from 1.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
@@ -166,7 +166,7 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
 
 
 def _lens_rows(lens: LogitLens, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Return a dict for each row of `lens`: names of predicted ids, probabilities and losses."""
+    """Return a dict for each row of `lens`: predicted characters, probabilities and losses."""
     rows = (each.tolist() for each in (lens.predicted, lens.probabilities, lens.losses))
     return [
         {

@@ -13,16 +13,16 @@ from gpt.inspection.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 
 MIB_BYTES = 2**20  # bytes of one mebibyte
-DROPPED_COLUMNS = ("steps", "bits/byte", "MiB", "final")  # omitted in this order if too wide
-MAX_VALUE_CHARACTERS = 24  # characters of a setting's value above which its middle is left out
+DROPPED_COLUMNS = ("steps", "bits/byte", "MiB", "final")  # left out in this order to save width
+MAX_VALUE_CHARACTERS = 24  # of a setting's value; the middle of a longer one is left out
 
 
 def comparison_text(comparison: Comparison, width: int | None) -> str:
-    """Return the tables and conclusions as text, if possible at most `width` columns wide."""
+    """Return the tables and conclusions as text. Leave out columns that `width` has no room for."""
     tables = [
         render_table(*table, width=width, drop=DROPPED_COLUMNS) for table in _tables(comparison)
     ]
-    names = render([(0, line) for line in _names(comparison)], width)
+    names = render([(0, line) for line in _row_names(comparison)], width)
     sentences = render([(0, line) for line in _sentences(comparison)], width)
     return "\n\n".join([names, *tables, sentences])
 
@@ -34,11 +34,11 @@ def comparison_markdown(comparison: Comparison) -> str:
         rule = ["---:" if side == "r" else "---" for side in align]
         cells = [[in_one_line(cell).replace("|", r"\|") for cell in row] for row in rows]
         tables.append("\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *cells)))
-    return "\n\n".join([*_names(comparison), *tables, *_sentences(comparison)])
+    return "\n\n".join([*_row_names(comparison), *tables, *_sentences(comparison)])
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return one table in CSV: a line for each row, with its difference from the first row."""
+    """Return a table in CSV with a line for each row, and its loss minus that of the first row."""
     differences = {each.row: each for each in comparison.differences}
     records = [_record(row, differences.get(row.number)) for row in comparison.rows]
     file = io.StringIO()
@@ -50,7 +50,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def _record(row: Row, difference: RowDifference | None) -> dict[str, Any]:
-    """Return a line of the CSV file; unknown values are empty."""
+    """Return a line of the CSV file by column. Unknown values are None."""
     means = {"loss": row.loss, "final_loss": row.final_loss, "bits_per_byte": row.bits_per_byte}
     record: dict[str, Any] = {
         "row": row.number,
@@ -127,8 +127,8 @@ def _differences(comparison: Comparison) -> PlainTable:
     return ("row", "minus row 1", "95 % by text", "95 % by seeds"), lines, "rrrr"
 
 
-def _names(comparison: Comparison) -> list[str]:
-    """Return a line for each row of runs: the first run, and the number of other runs."""
+def _row_names(comparison: Comparison) -> list[str]:
+    """Return a line for each row, which names the first of its runs and counts the others."""
     return [
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows
@@ -171,5 +171,5 @@ def _rounded(value: Any) -> Any:
 
 
 def _value(value: Any) -> str:
-    """Format the value of a setting as in JSON, but text without quotes."""
+    """Format the value of a setting as JSON, or as plain text if it is a string."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Draw the val losses of compared runs by steps, characters and seconds of training."""
+"""Draw the val losses of compared runs against steps, characters and seconds of training."""
 
 import math
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from gpt.errors import shown
 from gpt.evaluation.comparison import Comparison, Row
-from gpt.runs.curves import Curve
 
 CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
 LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
-MAX_LABEL_CHARACTERS = 110  # characters of a line of the legend
+MAX_LABEL_CHARACTERS = 110  # largest length of a line of the legend
 CURVE_DPI = 150  # dots per inch
 Y_MARGIN = 0.05  # space above the highest loss, as a fraction of the range of losses
 # the colours of Okabe and Ito, which colour-blind readers can tell apart
@@ -25,9 +24,9 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
-    Each row of the comparison consists of runs that differ only by seed. It is drawn as a line, the
-    mean over its runs, and a band from the lowest run to the highest. Losses between two
-    evaluations of a run are interpolated linearly.
+    The runs in a row of the comparison differ only by seed. A row is drawn as a line, the mean of
+    its runs, and a band from the lowest run to the highest. Losses between two evaluations of a run
+    are interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
@@ -35,17 +34,19 @@ def draw_curves(comparison: Comparison) -> Figure:
         (width, height + LEGEND_LINE_INCHES * (len(rows) + 1)), CURVE_DPI, layout="constrained"
     )
     panels = figure.subplots(1, 3, sharey=True)
-    for axes, name in zip(panels, ("steps", "characters", "seconds"), strict=True):
+    for axes, x_axis in zip(panels, ("steps", "characters", "seconds"), strict=True):
         axes.set_prop_cycle(cycler(linestyle=["-", "--", ":"]) * cycler(color=ROW_COLOURS))
         for row in rows:
-            _draw_row(axes, row, name)
-        axes.set_xlabel(f"{name} of training")
+            _draw_row(axes, row, x_axis)
+        axes.set_xlabel(f"{x_axis} of training")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlim(0)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
-    losses = [loss for row in rows for run in row.runs for loss in _trained_losses(run.curve)]
-    if losses:  # otherwise, the losses of untrained models would flatten the curves
+    curves = [run.curve for row in rows for run in row.runs]
+    pairs = [pair for curve in curves for pair in zip(curve.steps, curve.losses, strict=True)]
+    losses = [loss for step, loss in pairs if step > 0 and not math.isnan(loss)]
+    if losses:  # without those at step 0, which would flatten the curves
         panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
     panels[0].set_ylabel("val loss, nats per character")
     figure.legend(
@@ -60,20 +61,14 @@ def draw_curves(comparison: Comparison) -> Figure:
     return figure
 
 
-def _trained_losses(curve: Curve) -> list[float]:
-    """Return the val losses after step 0, without NaN."""
-    pairs = zip(curve.steps, curve.losses, strict=True)
-    return [loss for step, loss in pairs if step and not math.isnan(loss)]
-
-
-def _draw_row(axes: Axes, row: Row, name: str) -> None:
-    """Plot the val losses of the runs in `row` against `name`: steps, characters or seconds."""
+def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
+    """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves."""
     curves = [run.curve for run in row.runs if run.curve.steps]
-    places = [np.array(getattr(curve, name), float) for curve in curves]
+    places = [np.array(getattr(curve, x_axis), float) for curve in curves]
     start, end = max(x[0] for x in places), min(x[-1] for x in places)
     grid: NDArray[np.float64] = np.unique(np.concatenate(places))
     grid = grid[(grid >= start) & (grid <= end)]
-    if not len(grid):  # no place lies between the evaluations of all runs
+    if not len(grid):  # the evaluations of the runs do not overlap
         return
     losses = np.array([np.interp(grid, x, c.losses) for x, c in zip(places, curves, strict=True)])
     marker = "o" if len(grid) == 1 else None
@@ -84,7 +79,7 @@ def _draw_row(axes: Axes, row: Row, name: str) -> None:
 
 
 def _label(row: Row) -> str:
-    """Return the legend of a row: its number, and its settings or the name of its run."""
+    """Return the legend of a row: its number, its settings (or else its first run) and its size."""
     settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
     text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
-    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # no formulas
+    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # not a formula

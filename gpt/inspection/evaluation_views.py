@@ -1,6 +1,6 @@
-"""Show an evaluation as tables for the terminal, or as an HTML page with each character's surprise.
+"""Show an evaluation as tables for the terminal, or as an HTML page with the loss of each id.
 
-For safety, the page contains the text as numbers, and its script never inserts names as markup.
+For safety, the page contains the text as ids, and its script never inserts characters as markup.
 """
 
 import base64
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once
-CURVE_POINTS = 512  # number of parts of the text in the curve of surprise
-CLAMPED_NATS = 6.0  # surprise with the strongest colour, in nats
+CURVE_POINTS = 512  # number of points in the curve of the loss over the text
+CLAMPED_NATS = 6.0  # loss from which the colour is strongest, in nats
 
 
 def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
@@ -39,7 +39,7 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 
 
 def report_tables(report: EvaluationReport) -> list[PlainTable]:
-    """Return the tables of `report`: calibration, memorisation, and the loss by properties."""
+    """Return the tables of `report`: calibration, memorisation, and the loss by each property."""
     bins = report.calibration
     tables: list[PlainTable] = [
         (
@@ -61,7 +61,7 @@ def report_tables(report: EvaluationReport) -> list[PlainTable]:
 
 
 def _memorisation_tables(report: MemorisationReport, unit: str) -> list[PlainTable]:
-    """Return a table of copies in samples, and one of continued prefixes."""
+    """Return a table of copies from the train split, and one of how prefixes are continued."""
     copied = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()
@@ -127,7 +127,7 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
 def _group_rows(groups: list[Group]) -> list[tuple[str, str, str, str]]:
     """Return the cells of each group: value, characters, loss and accuracy.
 
-    Groups of single characters are sorted by their share of the loss, the largest first.
+    If each value is a character, sort by the sum of the losses, the largest first.
     """
     if all(len(group.value) == 1 and not group.value.isdigit() for group in groups):
         groups = sorted(groups, key=lambda group: -group.characters * group.loss)
@@ -160,12 +160,7 @@ def _outside(report: EvaluationReport) -> str:
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
-    """Return an HTML file that shows `report`, whose field `surprise` is set.
-
-    Args:
-        report: the result of an evaluation.
-        title: the name of the model.
-    """
+    """Return an HTML file that shows `report`. Its `surprise` must not be None."""
     surprise = report.surprise
     assert surprise is not None
     shown = len(surprise.ids)
@@ -187,9 +182,8 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
 def _page_data(surprise: Surprise) -> dict[str, Any]:
     """Return the values that the script of the page uses, by name.
 
-    "pages" has a string for each page of the text: base64 of ids, likely next ids, losses, and
-    square roots of the probabilities of the likely ids, in the format of `Surprise`. An id has
-    "width" bytes. All numbers are little-endian.
+    "pages" has a string for each page of the text. It is base64 of the fields `ids`, `likely`,
+    `millinats` and `roots` of `Surprise`, in little-endian numbers. An id has "width" bytes.
     """
     names = surprise.vocabulary.names
     signs = {name: symbol(name) for name in names}

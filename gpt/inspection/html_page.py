@@ -25,9 +25,9 @@ def render_page(
     the page allows only this style and these scripts.
 
     Args:
-        name: the template `name`.html and its style `name`.css.
+        name: the name of the files `name`.html, the template, and `name`.css, its style.
         folder: the folder of these files and of the scripts.
-        scripts: the names of the scripts' files, in the order in which they run.
+        scripts: the file names of the scripts, in the order in which they run.
         values: the variables of the template.
     """
     from jinja2 import DictLoader, Environment, StrictUndefined

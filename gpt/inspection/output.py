@@ -16,7 +16,7 @@ def check_out(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Raise UsageError unless `path` ends in one of `endings` and can be written as a plain file.
+    """Raise UsageError unless `path` ends in one of `endings` and a plain file can be written there.
 
     Args:
         path: the file to write.
@@ -41,13 +41,13 @@ def check_absent(path: Path, option: str = "--out") -> None:
     """Raise UsageError if anything exists at `path`, which `option` set."""
     if os.path.lexists(path):
         raise UsageError(
-            f"{option} {path}: it exists already; choose another name, or replace it with "
-            f"--overwrite"
+            f"{option} {path}: it exists already; choose another name, or add --overwrite "
+            f"to replace it"
         )
 
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
-    """Write `content` to `path` atomically. On failure, raise GPTError, which quotes `option`."""
+    """Write `content` to `path` atomically. Raise GPTError if this fails; it quotes `option`."""
     with writing(path, option):
         write_atomically(path, [content])
 

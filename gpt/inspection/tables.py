@@ -31,9 +31,8 @@ def render_table(
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
         width: the width of the terminal in columns. With None, lines may have any length.
-        drop: the titles of columns to leave out, in this order, until the table fits `width`. The
-            last line names those that were left out. Titles that the table does not have are
-            ignored.
+        drop: the titles of columns to leave out, in this order, until the table fits `width`. A
+            last line names those that were left out. Titles not in `heading` are ignored.
     """
     from rich.cells import cell_len
 
@@ -63,8 +62,8 @@ def make_table(
         heading: the titles of the columns. If all are empty, the heading is hidden.
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
-        width: if set, long cells are cut, and a left-aligned last column fills this width, in
-            columns of the terminal.
+        width: the width of the terminal in columns. If it is set, long cells are cut, and the
+            table fills the width if its last column is left-aligned.
     """
     from rich.table import Table
 
@@ -105,7 +104,7 @@ def fields_grid(fields: Sequence[tuple[str, str]]) -> "Table":
 def render(parts: Sequence[tuple[int, "RenderableType"]], width: int | None) -> str:
     """Render `parts` as plain text, one below the other, in lines of at most `width` columns.
 
-    A part consists of its indent in columns, and a string or another renderable of rich.
+    A part is a pair: its indent in columns, and a string or another object that rich can render.
     """
     from rich.console import Console
     from rich.padding import Padding

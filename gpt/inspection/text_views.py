@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
 MAX_FREQUENT = 6  # number of the most frequent characters that are shown with their share
-MAX_ONLY_IN_VAL = 20  # largest number of characters in the list of those that train lacks
+MAX_ONLY_IN_VAL = 20  # largest number of characters to list that are in val, but not in train
 MAX_BARS = 72  # largest number of characters in the page's bar chart
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
 def text_table(report: TextReport, width: int = 80) -> str:
-    """Render `report` as lines of at most `width` columns, with MAX_ROWS rows in each table."""
+    """Render `report` as lines of at most `width` columns, at most MAX_ROWS rows in a table."""
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
     parts.append((2, fields_grid(report_fields(report))))
@@ -87,8 +87,8 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
 def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
     """Return a table for the rare characters, and one for each kind of suspicious characters.
 
-    A table is a tuple: a caption; the number of distinct characters or strings that were found; and
-    a row of cells for each of them, or for the first MAX_FINDINGS if there are more.
+    A table is a tuple: a caption; the number of distinct strings found, which can be single
+    characters; and the cells of a row for each of them, for at most MAX_FINDINGS.
     """
     kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
     for each in report.suspicious:

@@ -40,16 +40,16 @@ from gpt.text.splits import train_characters
 from gpt.training.memory_estimate import HOST_PARTS, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)  # numbers of layers to choose from
-MIN_CHANNELS_PER_LAYER = 32  # if neither is set: the law was not fitted on deeper models
+MIN_CHANNELS_PER_LAYER = 32  # unless C or n_layer is set: the law was not fitted to deeper models
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 CHARACTER_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # possible lengths of a run, in characters
 MIN_EVALUATION_DISTANCE_S = 50  # fewest seconds between evaluations, which take a few seconds
 EVALUATIONS = (2, 4, 5, 10)  # possible numbers of evaluations: divisors of 100 %
 EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before the last
-MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last, before val is made smaller
-REDUCED_LAST_EVALUATION = 0.05  # the same for a val split that was made smaller
-EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of each
+MAX_LAST_EVALUATION = 0.25  # fraction of the time for the last one; above it, val is made smaller
+REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last one if val was made smaller
+EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of an evaluation
 # Costs of counts on one thread, measured on an AMD EPYC with AVX-512. Predicting an id takes
 # COUNTS_S + V * COUNTS_VOCABULARY_S, where V is the vocabulary size.
 GATE_S = 2.0  # seconds to fit the gate
@@ -74,7 +74,7 @@ class PredictedRun:
 
 
 class Chooser:
-    """Chooses a config by its predicted val loss, and keeps the explicit settings of `base`."""
+    """Search for the config with the lowest predicted val loss that keeps the settings of `base`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Chooser:
         base: Config,
         minutes: float,  # time for the whole command
         repeats: bool | None,  # whether heads should learn to copy; None = measure the text
-        ranks: Ranks = SINGLE,  # they divide each batch and each evaluation
+        ranks: Ranks = SINGLE,  # the processes that share each batch and each evaluation
     ) -> None:
         self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
         self.ranks, train = ranks, base.train
@@ -114,23 +114,23 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return a config for `choice`, with the nearest layers and channels that `base` allows."""
+        """Return the config of `choice`, but with the nearest n_layer and C that `base` allows."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
         )
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def part_to_measure(self, config: Config, members: int = 1) -> Config:
-        """Return `config` with one process's share of the batch, and `members` ensemble members."""
+    def on_one_process(self, config: Config, members: int = 1) -> Config:
+        """Return `config` with the batch of one process, and an ensemble of `members` models."""
         share = -(-config.train.batch_size // self.ranks.size)
         return config.changed(train={"batch_size": share}, model={"ensemble": members})
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return a smaller `data.val_fraction`, or None to keep all of val.
+        """Return a smaller `data.val_fraction` if scoring val would take too long; else None.
 
-        The val split is made smaller if a run with `config` would need more than the fraction
-        MAX_LAST_EVALUATION of its `seconds` to score val, unless the user set how val is split.
+        Too long is more than MAX_LAST_EVALUATION of `seconds`, the duration of a run with `config`.
+        A val split that the user chose is kept.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self._pace(config).evaluation_s + self.counts_s
@@ -146,7 +146,7 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the number of val characters for `val_fraction`; None is the current fraction."""
+        """Return the number of val characters for `val_fraction`; None means the present split."""
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
@@ -154,16 +154,17 @@ class Chooser:
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
         """Return the run with the lowest predicted val loss that takes at most `seconds`.
 
-        If no run of at least MIN_STEPS steps fits into the time, return the quickest run.
+        Consider only models that fit into memory, and prefer runs that `is_trusted` accepts. If no
+        run of at least MIN_STEPS steps fits into the time, return the quickest run.
 
         Args:
             text: how hard the text is to predict.
-            seconds: the time that remains.
+            seconds: the remaining time.
             scored: the number of ids that the last evaluation scores.
         """
         with computing_with(self.base.threads):
             shapes = [shape for shape in self.shapes if self._fits(self._divided(shape[0]))]
-        shapes = shapes or self.shapes[:1]  # training refuses the smallest with a message
+        shapes = shapes or self.shapes[:1]  # training will refuse it with a message
         runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
         fitting = [run for run in runs if run.seconds <= seconds and run.steps >= MIN_STEPS]
         if not fitting:
@@ -197,7 +198,7 @@ class Chooser:
         return self._divided(load_config(config, [*changes.items(), *self.kept.items()]))
 
     def _divided(self, config: Config) -> Config:
-        """Return `config` with as few micro-batches per step as an accelerator's memory allows."""
+        """Return `config` with the fewest micro-batches that an accelerator's memory allows."""
         if self.device.type == "cpu" or "accumulation" in self.base.train.model_fields_set:
             return config
         B = config.train.batch_size
@@ -214,7 +215,7 @@ class Chooser:
         return on_device <= MAX_MEMORY_FRACTION * self.free
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return (config, choice) of each allowed number of layers, channels and members."""
+        """Return (config, choice) for each allowed combination of n_layer, C and members."""
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -237,7 +238,7 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `options` for model setting `key`, or only the value that `self.base` sets."""
+        """Return `options`, or only the value of the model setting `key` if `self.base` sets it."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 
@@ -252,17 +253,17 @@ class Chooser:
         return self.large_T if choice.parameters(self.speed.V) >= LARGE_PARAMETERS else self.T
 
     def _pace(self, config: Config) -> Pace:
-        pace = self.speed.predict(self.part_to_measure(config, config.model.ensemble))
+        pace = self.speed.predict(self.on_one_process(config, config.model.ensemble))
         return Pace(pace.train_s / self.ranks.size, pace.evaluation_s / self.ranks.size)
 
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the best run of the model `shape` for each `character_dropout`; see `best`."""
+        """Yield the run of `shape` with the best length for each token dropout; see `best`."""
         pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
-        fixed_s += (self.evaluations + self.has_counts) * each_s  # with counts, step 0 is one, too
+        fixed_s += (self.evaluations + self.has_counts) * each_s  # with counts, step 0 is evaluated
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))
@@ -278,13 +279,13 @@ class Chooser:
             yield PredictedRun(loss, choice, steps, run_s, choice.characters < longest)
 
 
-def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the run length, in characters per member, with the lowest predicted val loss."""
+def best_length(choice: Choice, text: Difficulty) -> int:
+    """Return the length of run with the lowest predicted val loss, in characters per member."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Shorten the run until its predicted val loss is lowest; return that loss and the run."""
+    """Shorten the run while this lowers its predicted val loss; return that loss and the run."""
     loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)

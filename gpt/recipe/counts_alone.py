@@ -2,8 +2,8 @@
 
 From this loss and the network's loss, law.py predicts the val loss of a run with counts.
 
-n: ids of a sample, E: experts (predictors by n-gram counts), F: inputs of the gate, which weights
-the experts, V: number of distinct ids.
+Shapes use n ids of a sample, E experts (predictors by n-gram counts), F inputs of the gate (which
+computes the weights of the experts), and V distinct ids.
 """
 
 import numpy as np
@@ -34,16 +34,16 @@ COUNTED_POWER = 0.03  # the loss is in proportion to this power of 1 / (number o
 def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> float:
     """Return the approximate val loss of n-gram counts alone, in nats per id.
 
-    The counts predict a sample of `val`. A gate, which weights them, is fitted to one half of the
-    sample and scored on the other half, and vice versa. Then it is discarded: a run fits its own
-    gate without val, and no setting depends on this loss.
+    The counts predict a sample of `val`. A gate is fitted to one half of the sample and scored on
+    the other half, and vice versa. The gates are then discarded: a run fits its own gate without
+    val, and no setting depends on this loss.
 
     Args:
         corpus: the text.
         val: the ids of the val split.
         config: the settings of the counts and the number of threads.
         seconds: the time for counting. If it is too short for the whole train split, only the end
-            of the split is counted, and the loss is reduced by the usual gain of more counts.
+            of the split is counted, and the loss is extrapolated to the whole split.
     """
     V, model = len(corpus.vocabulary), config.model
     characters = Characters.of(corpus.vocabulary.names)
@@ -53,7 +53,7 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
         predictions, inputs, targets = _sample(experts, val, model.T)
 
         def score(half: int) -> float:
-            """Fit a gate to every second id, and return the sum of the losses of the others."""
+            """Fit a gate to ids `half`, `half` + 2, ...; return the sum of the other losses."""
             fitted, scored = slice(half, None, 2), slice(1 - half, None, 2)
             epochs = -(-GATE_STEPS // -(-len(targets[fitted]) // BATCH))
             gate = fit_gate(predictions[fitted], inputs[fitted], targets[fitted], SEED, epochs)

@@ -20,7 +20,7 @@ from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import check_training_memory
 
 PILOT_LAYERS, PILOT_C = 2, 64  # layers and channels
-MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000  # limits of its training
+MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000  # fewest and most, to train on
 PILOT_CHARACTERS_PER_MINUTE = 400_000  # largest number for each minute of the whole command
 MAX_PILOT_PASSES = 4  # passes over the text; a pilot that overfits says little
 FIRST_PART = 4  # the pilot is evaluated after 1 / FIRST_PART of its steps, and at the end
@@ -43,7 +43,7 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot, a small test model; for the arguments see `settings_for`."""
+    """Return the config of a pilot that is trained on `characters` ids; see `settings_for`."""
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
@@ -56,22 +56,21 @@ def measure_difficulty(
     val: Ids | None = None,
     *,
     repeats: bool = False,
-    affordable: float = math.inf,
+    max_characters: float = math.inf,
 ) -> Difficulty:
     """Train the pilot on a text, and measure its losses.
 
     Args:
         corpus: the text.
-        T: the context length.
+        T: the attention window in ids.
         base: the config that sets the device and the threads.
-        minutes: the time of the run; the pilot takes a small part of it.
+        minutes: the time for the whole command, which limits the pilot's characters.
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
-        affordable: the largest number of characters to train on. The pilot trains
-            on MIN_PILOT_CHARACTERS at least.
+        max_characters: the largest number to train on; it is at least MIN_PILOT_CHARACTERS.
     """
-    most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
+    most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, max_characters)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))
     characters = max(FIRST_PART * T, round(max(MIN_PILOT_CHARACTERS, most)))
     config = pilot_config(characters, T, repeats=repeats).changed(train={"compile": "off"})

@@ -71,7 +71,7 @@ class Coefficients:
 COEFFICIENTS = Coefficients()
 MIXING = 0.15  # nats per id; the mixture's loss is lower by MIXING log 2 than two equal losses
 USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: `pilot_gain`, `pilot_gap` on prose
-MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
+MAX_LOST = 0.5  # largest fraction by which a small model gains less from more characters
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
 MIN_SLOPE = 0.3
@@ -81,16 +81,16 @@ COPYING_WIDTH_POWER = 8  # the fit shows only that it is large
 MAX_OVERFIT = 0.5  # fraction of the pilot's loss; the pilot makes many passes over a short text
 DAMPED_BELOW = 0.25  # predictions below this fraction of the pilot's loss are damped, to stay > 0
 # the ranges of the fit; pilot losses are in nats per id
-MIN_TEXT = 18_000  # characters of the train split
+MIN_TEXT = 18_000  # ids of the train split
 MIN_C = 48
 PILOT_LOSSES = (1.2, 5.5)
 FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
 MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
 # beyond the ranges of the fit
-MAX_OUTSIDE = 2  # ratio to a range from which a prediction is an extrapolation
+MAX_OUTSIDE = 2  # a prediction for more than this multiple of a range is an extrapolation
 CHARACTERS_PER_PARAMETER = 20  # in a compute-optimal run (arXiv:2203.15556, table 3)
 MAX_OPTIMAL_PASSES = 8  # passes over the text of such a run
-EXTRAPOLATED_UNCERTAINTY = 2  # ratio to the uncertainty that it would have otherwise
+EXTRAPOLATED_UNCERTAINTY = 2  # factor by which an extrapolation is less certain
 # limits of the law: for logs, tables and repeated lines, it predicted half of the measured loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
@@ -99,20 +99,18 @@ UNCERTAINTY = 0.03  # standard deviation of the residuals as a fraction of the l
 OUTSIDE_UNCERTAINTY = 0.5  # relative increase for each factor e outside of the fit
 MIN_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
 SHORT_PILOT_POWER = 0.25  # a pilot four times shorter makes the uncertainty 1.4 times larger
-MIXED_UNCERTAINTY = (
-    0.05  # standard deviation of `mixed_loss` on texts not in its fit, as a fraction
-)
-COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt to copy
+MIXED_UNCERTAINTY = 0.05  # standard deviation of `mixed_loss` on new texts, as a fraction of it
+COPYING_UNCERTAINTY = 0.3  # the same, as a fraction of the loss that copying could still save
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted val loss of the run, at least 0, by the `fitted` coefficients."""
+    """Return the predicted val loss of the run, at least 0, with the coefficients `fitted`."""
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
     excess_of_pilot = _excess(pilot, text, fitted, MAX_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + _excess(choice, text, fitted) - excess_of_pilot
-    loss += of_repeated(choice, text, fitted) - text.pilot_repeated
+    loss += loss_of_repeats(choice, text, fitted) - text.pilot_repeated
     lowest = DAMPED_BELOW * text.pilot_loss
     if loss > lowest or not lowest:
         return max(loss, 0.0)
@@ -122,7 +120,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return `excess` (see the top of this file) without `repeated`; `overfit` <= `max_overfit`."""
+    """Return the `excess` of the run without `repeated`. Limit `overfit` to `max_overfit`."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -154,25 +152,25 @@ def _excess(
 def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float:
     """Return the predicted val loss of a network mixed with n-gram counts.
 
-    The network alone has val loss `loss`, the counts alone `counts_loss`, which may be infinite.
+    `loss` is the val loss of the network alone, `counts_loss` that of the counts alone, or inf.
     """
     gained = mixing * math.log1p(math.exp(-abs(loss - counts_loss) / mixing))
     return max(min(loss, counts_loss) - gained, 0.0)
 
 
 def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> float:
-    """Return the standard deviation of `mixed_loss` if `loss` has the deviation `deviation`."""
+    """Return the standard deviation of `mixed_loss`, given the one of `loss`, `deviation`."""
     if math.isinf(counts_loss):
         return deviation
     share = 1 / (1 + math.exp((loss - counts_loss) / MIXING))  # derivative of `mixed_loss`
     return math.hypot(share * deviation, MIXED_UNCERTAINTY * mixed_loss(loss, counts_loss))
 
 
-def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the part of the predicted val loss that comes from ids that a model can copy.
+def loss_of_repeats(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
+    """Return `repeated`, the part of the predicted val loss that comes from repeated ids.
 
-    Heads learn to copy in a long run or in a wide model. Then the loss of each of these ids falls
-    to `fitted.copied`.
+    In a long run or in a wide model, heads learn to copy these ids. The loss of each then falls to
+    about `fitted.copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
@@ -183,7 +181,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 
 
 def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
-    """Return why the val loss cannot be predicted, or None; `unit` is the word for an id."""
+    """Return why the val loss cannot be predicted, else None. `unit` is what an id stands for."""
     needed, part, learnt = text.pilot_characters, text.repeated_part, text.pilot_gain
     model = "a small test model"
     regular = f"the text is too regular ({model} has val loss {text.pilot_loss:.2f})"
@@ -202,10 +200,10 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    Comparable runs are at most MAX_OUTSIDE times as long and large as the runs that the law was
-    fitted to, or compute-optimal. Without this limit, the law would choose small models that see
-    far too many characters. An ensemble is not optimal before each member has seen the whole text:
-    one larger model learns more from new text.
+    It may if the run is at most MAX_OUTSIDE times as long and as large as those that the law was
+    fitted to, or if it is no longer than is compute-optimal. Without this limit, the law would
+    choose small models that see far too many characters. An ensemble is not optimal before each
+    member has seen the whole text: one larger model learns more from new text.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)
@@ -214,7 +212,7 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 
 
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
-    """Return whether `choice` or `val_loss` is far from all runs that the law was fitted to."""
+    """Return whether `choice` or `val_loss` is far outside the ranges of the fit."""
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
 
@@ -231,8 +229,8 @@ def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`.
 
-    The deviation is larger if the small test model of `text` was trained briefly or has not learnt
-    to copy, and if the run or the text is unlike those that the law was fitted to.
+    The deviation is larger if the pilot was trained briefly or has not learnt to copy, and if the
+    run or the text is unlike those that the law was fitted to.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the text and the run exceed each range

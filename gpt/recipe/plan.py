@@ -13,7 +13,7 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
-from gpt.recipe.chooser import Chooser, longest_run
+from gpt.recipe.chooser import Chooser, best_length
 from gpt.recipe.counts_alone import counts_loss
 from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, Difficulty, measure_difficulty, pilot_config
 from gpt.recipe.law import (
@@ -30,11 +30,11 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
-# (layers, channels) of the models that are measured first, and a first guess of their characters/s,
-# to choose the batch; by whether they are on an accelerator, where `Speed` has three costs
+# (layers, channels) of the models that are measured first, and a guess of their characters/s, which
+# sets their batch size. The keys are whether they use an accelerator, where `Speed` fits 3 costs.
 FIRST_MEASURED = {False: ((2, 64), (2, 128)), True: ((2, 128), (2, 512), (8, 512))}
 FIRST_PACE = {False: 20_000, True: 2_000_000}
-LONGEST_GUESS = 10**11  # largest first guess of a run's characters; batches grow no further
+LONGEST_GUESS = 10**11  # largest guess of a run's characters; batches grow no further
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large vocabularies
@@ -59,7 +59,7 @@ class Plan:
     network_loss: float  # val loss of the network alone, in nats per character
     counts_loss: float  # val loss by counts alone, in nats per character; infinite if not known
     extrapolated: bool  # whether the run is unlike those that the law was fitted on
-    unknown: str | None  # why the val loss cannot be predicted: ignore `val_loss`; or None
+    unknown: str | None  # why the val loss cannot be predicted (then ignore `val_loss`), or None
     parameters: int
     unit: str  # the name of an id of the text, "character" or "byte"
     passes: float  # over the train split
@@ -115,14 +115,14 @@ def plan(
 ) -> Plan:
     """Return the config with the lowest predicted val loss on a text in the given time.
 
-    The time to measure the training speed of a few configs and to train the pilot, a small model,
-    counts as part of `minutes`.
+    `minutes` includes the time to measure the speed of a few configs and to train the pilot, a
+    small model that measures the text.
 
     Args:
         corpus: the text.
         minutes: the time for the whole command.
         base: a config whose explicit settings are kept, except train.steps.
-        elapsed_s: seconds of `minutes` that are used already.
+        elapsed_s: the seconds of `minutes` that have passed already.
         difficulty: how hard the text is to predict; measured by default.
         speed: how fast models train on this machine; measured by default.
         should_stop: called before each step; if it returns True, Interrupted is raised.
@@ -151,29 +151,29 @@ def plan(
 
     repeats = None if difficulty is None else difficulty.repeated_part > 0
     chooser = Chooser(corpus, speed, base, minutes, repeats, ranks)
-    usual, pilot_pace = _measure_first(chooser, limit_s)
-    val_fraction = chooser.val_fraction(remaining_s(), usual)
+    largest, pilot_pace = _measure_first(chooser, limit_s)
+    val_fraction = chooser.val_fraction(remaining_s(), largest)
     val_characters = chooser.val_characters(val_fraction)
     val = corpus.last(val_characters)  # whose loss is predicted
     if difficulty is None:
-        difficulty = _measure_text(chooser, usual, val, pilot_pace, remaining_s(), check_stop)
+        difficulty = _measure_text(chooser, largest, val, pilot_pace, remaining_s(), check_stop)
     first = FIRST_MEASURED[speed.launches_kernels]
     while True:
         with phase("choosing the model and its settings"):
             run = chooser.best(difficulty, remaining_s(), len(val))
             config = chooser.config(run.choice, val_fraction)
         is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
-        part = chooser.part_to_measure(config)
-        if is_late or speed.knows(part) or len(speed.measured) > len(first):
+        part = chooser.on_one_process(config)
+        if is_late or speed.has_measured(part) or len(speed.measured) > len(first):
             break
         with phase("measuring the training speed of the chosen model"):
-            speed.learn(part)
+            speed.add(part)
 
     ids_per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * config.model.attention_window
-    overfits = max(train.steps, longest_run(run.choice, difficulty) // in_step)
-    if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
-        config = load_config(config, [("train.max_steps", overfits)])
+    best_steps = max(train.steps, best_length(run.choice, difficulty) // in_step)
+    if best_steps < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
+        config = load_config(config, [("train.max_steps", best_steps)])
     unknown = why_unknown(run.choice, difficulty, corpus.vocabulary.unit)
     if config.model.ngram == 1:
         unknown = "the formula was fitted to models with n-gram embeddings"
@@ -196,23 +196,23 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure a few models and the pilot; return the largest model's config, the pilot's pace."""
+    """Measure the speed of some models; return the config of the largest, and the pilot's pace."""
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE[speed.launches_kernels] * limit_s), LONGEST_GUESS)
     shapes = FIRST_MEASURED[speed.launches_kernels]
     configs = [chooser.near(Choice(*shape, characters)) for shape in shapes]
-    parts = dict.fromkeys(map(chooser.part_to_measure, configs))  # equal if `base` sets the shape
+    parts = dict.fromkeys(map(chooser.on_one_process, configs))  # equal if `base` sets the shape
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
     with phase("measuring the training speed"):
-        speed.learn(*parts)
+        speed.add(*parts)
         [pace] = speed.measure([pilot])
     return configs[-1], pace
 
 
 def _measure_text(
     chooser: Chooser,
-    usual: Config,
+    config: Config,
     val: Ids,
     pace: Pace,
     remaining_s: float,
@@ -222,7 +222,7 @@ def _measure_text(
 
     Args:
         chooser: the chooser of the run, which contains the text.
-        usual: a config with the settings of the counts.
+        config: the settings of the counts.
         val: the ids of the val split to predict.
         pace: the speed of the pilot.
         remaining_s: the remaining seconds of the run; the measurements take a small part of them.
@@ -233,7 +233,7 @@ def _measure_text(
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s
     is_large = chooser.speed.V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
     fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION
-    affordable = (fraction * remaining_s - evaluation_s) / pace.train_s
+    max_characters = (fraction * remaining_s - evaluation_s) / pace.train_s
     with phase("training a small test model, to see how hard the text is to predict"):
         text = measure_difficulty(
             corpus,
@@ -243,10 +243,10 @@ def _measure_text(
             check_stop,
             val,
             repeats=repeats,
-            affordable=affordable,
+            max_characters=max_characters,
         )
     if not chooser.has_counts:
         return text
     with phase("counting n-grams, to see how well counts alone predict the text"):
-        by_counts = counts_loss(corpus, val, usual, COUNTS_FRACTION * remaining_s)
+        by_counts = counts_loss(corpus, val, config, COUNTS_FRACTION * remaining_s)
     return replace(text, counts_loss=by_counts)

@@ -1,8 +1,8 @@
 """Measure how much of a text repeats earlier text, which a model can learn to copy.
 
-An id is repeated if the few ids before it, its context, occurred earlier in the same window, and
-the same id followed the latest such occurrence. An induction head predicts such ids
-(arXiv:2209.11895, "prefix matching"). `context` is the number of ids of a context.
+An id is repeated if the `context` ids before it also occur earlier in the same window, and if their
+latest earlier occurrence is followed by the same id. An induction head predicts such ids
+(arXiv:2209.11895, "prefix matching").
 """
 
 import math
@@ -26,16 +26,16 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether over MUCH_REPEATED of the val ids repeat earlier ids in windows of `T` ids."""
+    """Return whether a fraction > MUCH_REPEATED of val is repeated ids, in windows of `T` ids."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return how many ids must occur again for the next id to count as repeated.
+    """Return `context`, the number of ids that must occur again before a repeated id.
 
-    The number is CONTEXT_CHARACTERS characters, or more if these often recur by chance, but at most
-    T / 2. By chance, n ids recur in about T / exp(n H) of the windows of `T` ids, where H is the
-    entropy of an id in nats. Up to 1 / CHANCE_WINDOWS is accepted.
+    It is CONTEXT_CHARACTERS characters, or more if these often occur again by chance, but at most
+    T / 2 ids. In windows of `T` ids, the probability that n ids occur again by chance is about
+    T / exp(n H), where H is the entropy of an id in nats. At most 1 / CHANCE_WINDOWS is accepted.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -47,17 +47,14 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of `ids` that are repeated, in windows of `T` ids.
-
-    An id is repeated if it also followed the latest occurrence of the `context` ids before it.
-    """
+    """Return the fraction of repeated `ids` in windows of `T` ids; see the top of this file."""
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return the sum of the losses of repeated ids, divided by the number of all scored `ids`."""
+    """Return the sum of the losses of repeated ids / the number of scored ids, in nats."""
     device = next(model.parameters()).device
     total, scored = 0.0, 0
     model.eval()
@@ -72,10 +69,7 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return a mask (B, T) of the targets `y` (B, T) that repeat earlier text of their window `x`.
-
-    A target is repeated if it also followed the latest occurrence of the `context` ids before it.
-    """
+    """Return a mask (B, T) of the repeated targets `y`; `x` and `y` are windows (B, T)."""
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}

@@ -1,8 +1,9 @@
-"""Derive all settings of a run from a few: shape, number of characters, token dropout.
+"""Derive all settings of a run from its shape, number of characters and token dropout.
 
-These few are chosen for the lowest val loss that law.py predicts. Token dropout sets the embeddings
-of random input characters to zero. T is the attention window, V the size of the vocabulary, and
-`batch_size` the number of windows in a step, if the user has set it.
+chooser.py chooses these three for the lowest val loss that law.py predicts. Token dropout sets the
+embeddings of random input characters to zero. T is the attention window in ids, V the size of the
+vocabulary, and `batch_size` the number of windows in a step, if the user has set it.
+`shortest_split` is the number of ids of train or of val, whichever is shorter.
 
 The configs `shakespeare_fast` and `shakespeare_cpu` nearly follow these rules, for runs of 0.14 M
 and 3.7 M characters.
@@ -24,7 +25,7 @@ TRAIN_COUNTS, WINDOW_COUNTS = 8, 6  # longest contexts of counts of train and of
 LARGE_COUNTS, LARGE_WINDOW_COUNTS = 4, 3  # the same for large vocabularies
 FIRST_WINDOW = 4  # ratio of the attention window to the length of the windows at the start of a run
 FIRST_WINDOW_REPEATS = 2  # the same if the text repeats itself: heads need longer windows to copy
-# a reference run, by its length in characters and its channels; then its batch and learning rates
+# a reference run: its characters and channels; its characters per step and learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
 STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
@@ -41,7 +42,7 @@ class Choice:
 
     @property
     def n_head(self) -> int:
-        """Number of attention heads. Each has about HEAD_SIZE channels, an even number."""
+        """Number of attention heads. Each gets an even number of channels, about HEAD_SIZE."""
         most = max(1, round(self.C / HEAD_SIZE))
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
@@ -51,16 +52,13 @@ class Choice:
 
 
 def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
-    """Return an attention window, a power of two up to `limit`, for `shortest_split` ids."""
+    """Return an attention window that suits `shortest_split`: a power of two, at most `limit`."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     return 1 << min(limit, longest).bit_length() - 1
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return `config` with n-gram counts, and a T that can exceed the attention window.
-
-    `shortest_split` is the number of ids of train or of val, whichever is shorter.
-    """
+    """Return `config` with n-gram counts, and a T that can exceed the attention window."""
     context = T = config.model.attention_window
     # half a split is about what the gate is fitted on: see GateFit
     longest = min(LONGEST_WINDOW, WINDOW_NUMBERS // V, shortest_split // 2)
@@ -78,10 +76,11 @@ def with_counts(config: Config, shortest_split: int, V: int) -> Config:
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the number of characters in a step: a power of two, or T if that is larger.
+    """Return the number of characters in a step of a run of `characters` characters.
 
-    The number grows with the square root of the length of the run: in a short run, more steps help
-    more than larger ones (arXiv:1812.06162; scripts/experiments.md).
+    Without `batch_size`, it is a power of two, or T if that is larger. It grows with the square
+    root of `characters`: in a short run, more steps help more than larger ones (arXiv:1812.06162;
+    scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T
@@ -99,9 +98,8 @@ def settings_for(
 ) -> Config:
     """Return the config of the run `choice`.
 
-    `repeats` is for texts that repeat themselves, so that heads learn to copy: there are two or
-    more heads, half of each key's channels come from the previous character, and the first windows
-    of the run are longer than without `repeats`.
+    With `repeats`, for a text that repeats itself, heads learn to copy: there are two or more,
+    half of each key's channels come from the previous character, and the first windows are longer.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -61,18 +61,18 @@ class Speed:
     # operations per character and pace, by layers, channels, window and characters per step
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
-    def knows(self, config: Config) -> bool:
-        """Return whether a model of this shape and batch size was measured."""
+    def has_measured(self, config: Config) -> bool:
+        """Return whether a model with the shape and batch size of `config` was measured."""
         return _shape(config) in self.measured
 
-    def learn(self, *configs: Config) -> None:
-        """Measure and store the paces of `configs`, which must not have ensembles."""
+    def add(self, *configs: Config) -> None:
+        """Measure the paces of `configs`, which must be single models, and store them."""
         for config, pace in zip(configs, self.measure([*configs]), strict=True):
             operations = operations_per_character(config.model, self.V)
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`: the seconds in which all members process a character."""
+        """Return the pace of `config`: the seconds per character of all members together."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle
@@ -93,7 +93,7 @@ class Speed:
         return replace(pace, train_s=self._fitted_s(config)) if self.launches_kernels else pace
 
     def _fitted_s(self, config: Config) -> float:
-        """Return the seconds of training per character, by a fit to all measured configs."""
+        """Return the training seconds per character of `config`, by a fit to all measured ones."""
         measured = [
             (1, n_layer, operations * in_step, in_step * pace.train_s)
             for (n_layer, _, _, in_step), (operations, pace) in self.measured.items()
@@ -109,7 +109,7 @@ class Speed:
 
 
 def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
-    """Return how many threads the members of an ensemble share; 1 if one member runs at a time."""
+    """Return how many threads the members of an ensemble share; 1 if the members take turns."""
     with computing_with(config.threads):
         shared = takes_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
@@ -119,7 +119,7 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
     Operations are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
-    product, and 6 T (key size + value size) for each head, as if there were no causal mask.
+    product, and 6 T (key size + value size) for each head (T: attention window; no causal mask).
     """
     both = model.n_head * (model.head_size + model.value_size)
     layer = model.C * (2 * both + 8 * model.C) + model.attention_window * both
@@ -129,7 +129,7 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 def measure_paces(
     configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
 ) -> list[Pace]:
-    """Measure the pace of each of `configs`, which must not have ensembles, on a temporary model.
+    """Return the paces of `configs`, which must be single models, measured on temporary models.
 
     The models take turns, so that other programs on the machine slow all of them equally. No model
     is compiled, because compiling would take longer than the measurement. `before_each` is called
@@ -168,7 +168,7 @@ def measure_paces(
 def _step_seconds(
     updates: list[Update], first_steps: list[int], together: int, before_each: Callable[[], object]
 ) -> list[float]:
-    """Return each model's median seconds per step, timed in groups of `together` steps."""
+    """Return the median seconds per step of each model, timing `together` steps at a time."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

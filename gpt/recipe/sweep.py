@@ -99,12 +99,12 @@ def run_sweep(
         asked: the runs of the sweep; None for the runs of the sweep that is in `folder`.
         choose: returns a config with its unset settings chosen for the text and the time.
         load: reads the text of a config.
-        jobs: the number of runs to train at once. In a new sweep the threads are divided among
-            them. Default: the number in the sweep that is resumed, or 1.
+        jobs: the number of runs to train at once. A new sweep divides the threads among them.
+            Default: the number in the sweep that is resumed, or 1.
         overwrite: replace the sweep in `folder`.
         should_stop: returns whether to stop; see `gpt.api.train`.
         on_event: called with each event of `gpt.api.train`, plus the key `run`, the run's name.
-            It is not called if runs train at once, because they are separate processes.
+            It is not called if several runs train at once, because these are other processes.
 
     Raises:
         UsageError: `folder` is in use, or contains other runs.
@@ -117,11 +117,11 @@ def run_sweep(
     if asked is not None and (overwrite or not is_sweep(folder)):
         _check_folder(shown, asked, overwrite)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
-        if overwrite and is_sweep(folder):  # nothing after this can refuse to start
+        if overwrite and is_sweep(folder):  # after all checks
             delete_sweep(folder)
         make_folder(folder)
     with locked(folder):
-        if plan is not None and not is_sweep(folder):  # no other process has begun one meanwhile
+        if plan is not None and not is_sweep(folder):  # no other process began one meanwhile
             write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
         else:
             plan = read_plan(folder)
@@ -146,7 +146,7 @@ def run_sweep(
                 ended = _at_once(plan.runs, finish, jobs, should_stop)
         except Interrupted:
             again = command("train", "--resume", str(shown))
-            raise Interrupted(f"stopped; what was trained is saved, resume by: {again}") from None
+            raise Interrupted(f"stopped, saved; resume with: {again}") from None
         return Sweep(str(shown), _compared(plan, ended))
 
 
@@ -192,8 +192,8 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` after `choose` has set what the user left unset; cached in `chosen`."""
-    own = {  # settings that do not affect which model is chosen
+    """Return `config` with the unset settings chosen by `choose`, which `chosen` caches."""
+    own = {  # settings that do not affect the choice of the model
         key: value
         for key, value in run.values.items()
         if (key == "seed" or key.startswith("train.")) and not SETTINGS[key].affects_choice
@@ -217,7 +217,7 @@ def _at_once(
     jobs: int,
     should_stop: Callable[[], bool],
 ) -> list[SweepRun]:
-    """Call `finish` for each run, in `jobs` threads; stop all if one raises Interrupted."""
+    """Call `finish` for each run, in `jobs` threads. If one raises Interrupted, stop all."""
     is_over = Event()
 
     def finish_one(run: PlannedRun) -> SweepRun:
@@ -264,7 +264,7 @@ def _finish(
             with locked(run):
                 recover(run)  # a kill may have left an old index
         elif as_command:
-            log.info("%s: training in a process of its own", run.name)
+            log.info("%s: training in its own process", run.name)
             train_by_command(
                 planned.config,
                 run,
@@ -275,7 +275,7 @@ def _finish(
         else:
             log.info("%s: training", run.name)
             train(
-                newest.config if newest else planned.config,  # it has its own plans
+                newest.config if newest else planned.config,  # this has the train.plans of the run
                 corpus,
                 run,
                 "resume" if newest else "overwrite",  # a kill may have left an empty folder
@@ -284,7 +284,7 @@ def _finish(
             )
         best = read_summary(run, "best")
         loss = best.val_loss
-        if loss is None:  # it was evaluated on a part of val
+        if loss is None:  # only a part of val was evaluated
             checkpoint, val = read_checkpoint(run), scored_val(corpus)
             model = load_model(checkpoint, select_device(planned.config.device))
             with phase(f"evaluating {run}"):
@@ -294,14 +294,14 @@ def _finish(
         return replace(ended, val_loss=loss, best_step=best.step)
     except Interrupted:
         raise
-    except Exception as error:  # of any kind: the other runs are trained
+    except Exception as error:  # any error: the other runs are still trained
         message = str(error) if isinstance(error, GPTError) else f"{type(error).__name__}: {error}"
         log.warning("%s failed: %s", run.name, message)
         return replace(ended, error=message)
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """Group runs that differ only by seed, sorted by mean val loss; failed groups are last."""
+    """Group the runs that differ only by seed. Sort by mean val loss, failed groups last."""
     if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}

@@ -35,11 +35,11 @@ class Combination:
 
 
 def combinations(changes: Sequence[Override]) -> list[Combination]:
-    """Return all combinations of the values in lists among `changes`; the last list varies fastest.
+    """Return all combinations of the values of the settings in `changes`. The last varies fastest.
 
-    A value is a list if it contains commas or is a YAML list, unless the setting accepts it as a
-    single value. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]`
-    and a file named `a,b` are single values.
+    A setting has several values if its text has commas or is a YAML list, unless the setting
+    accepts the whole as one value. `train.learning_rate=1e-3,2e-3` has two values.
+    `data.include=["*.md", "*.txt"]` and a file named `a,b` are single values.
 
     Raises:
         ConfigError: a list is empty, has no value between two commas, or has a value twice.
@@ -50,7 +50,7 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
         key, value = assignment(change)
         several.pop(key, None)
         single.pop(key, None)
-        if values := _values(key, value, change):
+        if values := _listed_values(key, value, change):
             several[key] = values
         else:
             single[key] = change
@@ -82,17 +82,17 @@ def check_count(runs: int) -> None:
         raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
 
 
-def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the list of values in the override `change`, as typed; None for a single value."""
+def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
+    """Return the values, as typed, that `change` lists for `key`; None for a single `value`."""
     if isinstance(value, list):
-        if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
+        if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
         texts = [each.strip() for each in value.split(",")]
     else:
         return None
-    if _takes(key, value):
+    if _accepts(key, value):
         return None
     origin = f"--set {key}={shown(', '.join(texts) or '[]')}"
     if not texts or not all(texts):
@@ -104,7 +104,7 @@ def _values(key: str, value: Any, change: Override) -> list[str] | None:
     return texts
 
 
-def _takes(key: str, value: Any) -> bool:
+def _accepts(key: str, value: Any) -> bool:
     """Return whether the setting `key` accepts `value`, regardless of other settings."""
     tree = value
     for name in reversed(key.split(".")):
@@ -129,9 +129,9 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key, without those that gpt chooses. No two runs have equal settings.
+        """Settings by dotted key, without those that gpt chooses.
 
-        A command resumes the sweep if it asks for runs with the same settings.
+        They differ between the runs of a sweep. A command with the same ones resumes the sweep.
         """
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 

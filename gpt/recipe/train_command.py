@@ -1,6 +1,6 @@
-"""Train one run by a `gpt train` command, so that several runs use several processes.
+"""Train a run by a `gpt train` command, so that several runs can train in several processes.
 
-The run is an ordinary one: `gpt train --resume RUN` continues it, also after a kill.
+`gpt train --resume RUN` continues it like any other run, also after a kill.
 """
 
 import os
@@ -18,7 +18,7 @@ from gpt.config.yaml import as_flow
 from gpt.errors import Interrupted, TrainingError
 
 POLL_COMMAND_S = 0.1  # seconds between two calls of `should_stop`
-STOP_COMMAND_S = 300  # seconds in which a stopped command must have saved its run
+STOP_COMMAND_S = 300  # seconds to wait for a stopped command to save its run
 SWEEP_PROCESS = "GPT_SWEEP_PROCESS"  # environment variable of a command: its sweep's process id
 
 
@@ -32,15 +32,18 @@ def train_by_command(
 ) -> None:
     """Train or resume a run by a `gpt train` command, and wait for it.
 
-    If this process is killed, the command detects this, saves the run and ends, too.
+    If this process is killed, the command also saves the run and ends.
 
     Args:
         config: the settings of a new run.
         run: the folder of the run.
         resume: continue the run in that folder instead of starting a new one.
         standard_input: a file with the text, if the text came from standard input.
-        should_stop: called several times a second; returns whether to stop the command. Then
-            Interrupted is raised, after the command has saved the run.
+        should_stop: called several times a second; returns whether to stop.
+
+    Raises:
+        Interrupted: `should_stop` returned True. The command has saved the run.
+        TrainingError: the command failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         config_file, messages = Path(folder, "config.yaml"), Path(folder, "messages")

@@ -15,7 +15,7 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
 
     Bytes are better for a text of many distinct characters in two cases:
 
-    - New characters keep occurring. Val then has characters that train lacks, but few such bytes.
+    - New characters keep occurring. Train lacks characters of val, but hardly any of its bytes.
     - Nearly all characters have one byte. With only 256 ids, longer n-grams can be counted.
     """
     if len(corpus.vocabulary) < MANY_IDS:
