@@ -15,6 +15,7 @@ from gpt import api
 from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.scores import adaptive_loss, score_text
+from gpt.inspection.evaluation_views import report_tables
 from gpt.model.transformer import GPT
 from gpt.model.windows import mixed
 from gpt.text import batches
@@ -168,6 +169,15 @@ def test_words_and_scripts_are_those_of_the_text(runs: dict[str, Path]) -> None:
         assert scripts == {"space": 4, "Latin": 10, "Cjk": 2}
         words = {group.value: group.characters for group in report.groups["word-length"]}
         assert words == {"between words": 4, "2": 4, "4": 3, "5": 5}
+
+
+def test_characters_are_sorted_by_their_part_of_the_loss(runs: dict[str, Path]) -> None:
+    """Bug: if the text had a digit, they were sorted by code point."""
+    Path("other.txt").write_text("the 23 quick foxes jump over 13 lazy dogs; " * 7)
+    report = api.evaluate(api.load(runs["bytes"]), "other.txt", by=["character"])
+    [rows] = [rows for heading, rows, _ in report_tables(report) if heading[0] == "character"]
+    parts = [int(row[1]) * float(row[2]) for row in rows]
+    assert parts == sorted(parts, reverse=True)
 
 
 def test_characters_outside_the_vocabulary_are_left_out_and_counted(

@@ -18,7 +18,7 @@ MAX_VALUE_CHARACTERS = 24  # of a setting's value; the middle of a longer one is
 
 
 def comparison_text(comparison: Comparison, width: int | None) -> str:
-    """Return the tables and conclusions as text. Leave out columns that `width` has no room for."""
+    """Return the tables and conclusions as text. If `width` is small, some columns are left out."""
     tables = [
         render_table(*table, width=width, drop=DROPPED_COLUMNS) for table in _tables(comparison)
     ]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.evaluation.breakdown import Group
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport, Surprise
 from gpt.evaluation.memorisation import MemorisationReport
@@ -39,7 +38,10 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 
 
 def report_tables(report: EvaluationReport) -> list[PlainTable]:
-    """Return the tables of `report`: calibration, memorisation, and the loss by each property."""
+    """Return the tables of `report`: calibration, memorisation, and the loss by each property.
+
+    Characters are sorted by their part of the loss, the largest first.
+    """
     bins = report.calibration
     tables: list[PlainTable] = [
         (
@@ -55,8 +57,12 @@ def report_tables(report: EvaluationReport) -> list[PlainTable]:
     if report.memorisation is not None:
         tables += _memorisation_tables(report.memorisation, report.unit)
     for property_, groups in report.groups.items():
-        heading = (property_, "characters", "nats", "accuracy")
-        tables.append((heading, _group_rows(groups), "lrrr"))
+        by_loss = sorted(groups, key=lambda g: -g.characters * g.loss)
+        rows = [
+            (symbol(g.value), f"{g.characters:,}", f"{g.loss:.4f}", f"{100 * g.accuracy:.1f} %")
+            for g in (by_loss if property_ == "character" else groups)
+        ]
+        tables.append(((property_, "characters", "nats", "accuracy"), rows, "lrrr"))
     return tables
 
 
@@ -122,24 +128,6 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         lines.append(("longest copy", report.memorisation.samples.longest_text))
         lines.append(("memorised", report.memorisation.verdict))
     return lines
-
-
-def _group_rows(groups: list[Group]) -> list[tuple[str, str, str, str]]:
-    """Return the cells of each group: value, characters, loss and accuracy.
-
-    If each value is a character, sort by the sum of the losses, the largest first.
-    """
-    if all(len(group.value) == 1 and not group.value.isdigit() for group in groups):
-        groups = sorted(groups, key=lambda group: -group.characters * group.loss)
-    return [
-        (
-            symbol(group.value),
-            f"{group.characters:,}",
-            f"{group.loss:.4f}",
-            f"{100 * group.accuracy:.1f} %",
-        )
-        for group in groups
-    ]
 
 
 def _interval(report: EvaluationReport) -> str:

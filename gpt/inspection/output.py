@@ -16,7 +16,7 @@ def check_out(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Raise UsageError unless `path` ends in one of `endings` and a plain file can be written there.
+    """Raise UsageError unless `path` ends in one of `endings` and a file can be written there.
 
     Args:
         path: the file to write.
@@ -38,7 +38,7 @@ def check_out(
 
 
 def check_absent(path: Path, option: str = "--out") -> None:
-    """Raise UsageError if anything exists at `path`, which `option` set."""
+    """Raise UsageError, which quotes `option`, if anything exists at `path`."""
     if os.path.lexists(path):
         raise UsageError(
             f"{option} {path}: it exists already; choose another name, or add --overwrite "
@@ -47,14 +47,14 @@ def check_absent(path: Path, option: str = "--out") -> None:
 
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
-    """Write `content` to `path` atomically. Raise GPTError if this fails; it quotes `option`."""
+    """Write `content` to `path` atomically. Raise GPTError, which quotes `option`, on failure."""
     with writing(path, option):
         write_atomically(path, [content])
 
 
 @contextmanager
 def writing(path: Path, option: str = "--out") -> Iterator[None]:
-    """Convert an OSError in the `with` block to a GPTError about `path`, which `option` set."""
+    """Convert an OSError in the `with` block to a GPTError, which quotes `path` and `option`."""
     try:
         yield
     except OSError as error:

@@ -74,7 +74,7 @@ class PredictedRun:
 
 
 class Chooser:
-    """Search for the config with the lowest predicted val loss that keeps the settings of `base`."""
+    """Search for the config with the settings of `base` and the lowest predicted val loss."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class Coefficients:
 COEFFICIENTS = Coefficients()
 MIXING = 0.15  # nats per id; the mixture's loss is lower by MIXING log 2 than two equal losses
 USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: `pilot_gain`, `pilot_gap` on prose
-MAX_LOST = 0.5  # largest fraction by which a small model gains less from more characters
+MAX_LOST = 0.5  # a small model gains at most this fraction less from more characters
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
 MIN_SLOPE = 0.3
@@ -87,10 +87,10 @@ PILOT_LOSSES = (1.2, 5.5)
 FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
 MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
 # beyond the ranges of the fit
-MAX_OUTSIDE = 2  # a prediction for more than this multiple of a range is an extrapolation
+MAX_OUTSIDE = 2  # a prediction beyond this multiple of a range is an extrapolation
 CHARACTERS_PER_PARAMETER = 20  # in a compute-optimal run (arXiv:2203.15556, table 3)
 MAX_OPTIMAL_PASSES = 8  # passes over the text of such a run
-EXTRAPOLATED_UNCERTAINTY = 2  # factor by which an extrapolation is less certain
+EXTRAPOLATED_UNCERTAINTY = 2  # factor of the uncertainty of an extrapolation
 # limits of the law: for logs, tables and repeated lines, it predicted half of the measured loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
@@ -152,14 +152,14 @@ def _excess(
 def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float:
     """Return the predicted val loss of a network mixed with n-gram counts.
 
-    `loss` is the val loss of the network alone, `counts_loss` that of the counts alone, or inf.
+    `loss` is the val loss of the network alone, `counts_loss` that of counts alone (may be inf).
     """
     gained = mixing * math.log1p(math.exp(-abs(loss - counts_loss) / mixing))
     return max(min(loss, counts_loss) - gained, 0.0)
 
 
 def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> float:
-    """Return the standard deviation of `mixed_loss`, given the one of `loss`, `deviation`."""
+    """Return the standard deviation of `mixed_loss`, where `deviation` is the one of `loss`."""
     if math.isinf(counts_loss):
         return deviation
     share = 1 / (1 + math.exp((loss - counts_loss) / MIXING))  # derivative of `mixed_loss`

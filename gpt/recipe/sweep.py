@@ -104,7 +104,7 @@ def run_sweep(
         overwrite: replace the sweep in `folder`.
         should_stop: returns whether to stop; see `gpt.api.train`.
         on_event: called with each event of `gpt.api.train`, plus the key `run`, the run's name.
-            It is not called if several runs train at once, because these are other processes.
+            It is not called if several runs train at once, because they use other processes.
 
     Raises:
         UsageError: `folder` is in use, or contains other runs.
