@@ -112,8 +112,8 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         ),
         (
             "calibration",
-            f"expected error {100 * report.calibration_error:.1f} %: the mean distance of the "
-            f"highest probability from how often it is right",
+            f"expected error {100 * report.calibration_error:.1f} %: the mean difference between "
+            f"the highest probability and how often it is right",
         ),
     ]
     if report.outside:
