@@ -74,7 +74,7 @@ class PredictedRun:
 
 
 class Chooser:
-    """Search for the config with the settings of `base` and the lowest predicted val loss."""
+    """Search for the config with the lowest predicted val loss and the explicit settings of `base`."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Chooser:
 
 
 def best_length(choice: Choice, text: Difficulty) -> int:
-    """Return the length of run with the lowest predicted val loss, in characters per member."""
+    """Return the run length with the lowest predicted val loss, in characters per member."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 

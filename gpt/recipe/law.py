@@ -200,7 +200,7 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    It may if the run is at most MAX_OUTSIDE times as long and as large as those that the law was
+    It may be if the run is at most MAX_OUTSIDE times as long and as large as those that the law was
     fitted to, or if it is no longer than is compute-optimal. Without this limit, the law would
     choose small models that see far too many characters. An ensemble is not optimal before each
     member has seen the whole text: one larger model learns more from new text.

@@ -26,7 +26,7 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether a fraction > MUCH_REPEATED of val is repeated ids, in windows of `T` ids."""
+    """Return whether the fraction of repeated val ids, in windows of `T`, is > MUCH_REPEATED."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
@@ -54,7 +54,7 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return the sum of the losses of repeated ids / the number of scored ids, in nats."""
+    """Return the sum of the losses of repeated ids, divided by the number of scored ids."""
     device = next(model.parameters()).device
     total, scored = 0.0, 0
     model.eval()

@@ -76,7 +76,7 @@ def with_counts(config: Config, shortest_split: int, V: int) -> Config:
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the number of characters in a step of a run of `characters` characters.
+    """Return the number of characters per step for a run of `characters` characters.
 
     Without `batch_size`, it is a power of two, or T if that is larger. It grows with the square
     root of `characters`: in a short run, more steps help more than larger ones (arXiv:1812.06162;

@@ -192,7 +192,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with the unset settings chosen by `choose`, which `chosen` caches."""
+    """Return `config` with its unset settings set by `choose`. `chosen` is a cache."""
     own = {  # settings that do not affect the choice of the model
         key: value
         for key, value in run.values.items()

@@ -1,6 +1,6 @@
 """Train a run by a `gpt train` command, so that several runs can train in several processes.
 
-`gpt train --resume RUN` continues it like any other run, also after a kill.
+`gpt train --resume RUN` continues the run like any other, also after a kill.
 """
 
 import os
