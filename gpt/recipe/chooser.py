@@ -74,7 +74,7 @@ class PredictedRun:
 
 
 class Chooser:
-    """Search for the config with the lowest predicted val loss and the explicit settings of `base`."""
+    """Search for the config with the lowest predicted val loss, given the settings of `base`."""
 
     def __init__(
         self,
