@@ -1,6 +1,6 @@
 """The lessons of `gpt explain`, which build the model up step by step, starting from averaging.
 
-Each lesson's module contains its step as code, often in a naive form and a better form. The
+Each lesson is a module with the code of one step, often in a naive form and a better form. The
 function `explain` runs the code on small tensors and writes the lesson's page. The function
 `explain_trained` shows the same step in a trained model. `lesson_page` defines pages, `build` makes
 them, `render` formats them for a terminal, and `trained` holds a trained model and its activations.

@@ -34,7 +34,7 @@ class FeedForward(nn.Module):
 
 
 class PreNormBlock(nn.Module):
-    """Attention, then MLP. Each reads LayerNorm(x) and adds its output to x."""
+    """Block of attention and MLP. Each of the two reads LayerNorm(x) and adds its output to x."""
 
     def __init__(self, T: int, C: int, n_head: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class PreNormBlock(nn.Module):
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Run x through a stack of layers, and measure its outputs and a gradient.
+    """Run x through a stack of layers; measure the size of their outputs and of a gradient.
 
     Args:
         x: (..., C), the input of the first layer.
@@ -61,8 +61,8 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
         norm: where to apply LayerNorm: "before" W, "after" the layer, or "none".
 
     Returns:
-        The standard deviation of each layer's output, then the norm of d(sum)/dx, where sum
-        is the sum over channel 0 of the last output.
+        The standard deviation of each layer's output, and as the last element the norm of ds/dx,
+        where s is the sum of channel 0 of the last layer's output.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -78,7 +78,7 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
 
 
 def production_block(T: int, C: int, n_head: int) -> Block:
-    """Return a new block as in config `classic`, but with these sizes, in evaluation mode."""
+    """Return a new `Block` in evaluation mode: config `classic`, but with sizes T, C, n_head."""
     form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
     return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": n_head} | form)).eval()
 

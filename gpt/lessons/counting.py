@@ -21,15 +21,15 @@ SCORED_IDS = 8192  # ids at the start of the val split that a trained network pr
 MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
-def count(text: str, gram: str, longest: bool) -> int:
+def count(text: str, gram: str, distinct: bool) -> int:
     """Return how often `gram` occurs in `text`.
 
-    If `longest` is False, return how many distinct characters precede `gram` instead.
+    If `distinct` is True, return how many different characters precede `gram` instead.
     """
     starts = [i for i in range(len(text)) if text.startswith(gram, i)]
-    if longest:
-        return len(starts)
-    return len({text[i - 1] for i in starts if i > 0})
+    if distinct:
+        return len({text[i - 1] for i in starts if i > 0})
+    return len(starts)
 
 
 def discount(count: int) -> float:
@@ -38,12 +38,12 @@ def discount(count: int) -> float:
 
 
 def kneser_ney(text: str, context: str) -> list[float]:
-    """Return the probability after `context` of each character of sorted(set(text))."""
+    """Return a probability for each character in sorted(set(text)): that it follows `context`."""
     characters = sorted(set(text))
     p = [1 / len(characters)] * len(characters)
     for n in range(len(context) + 1):  # the last n characters
-        end, longest = context[len(context) - n :], n == len(context)
-        counts = [count(text, end + c, longest) for c in characters]
+        end, distinct = context[len(context) - n :], n < len(context)
+        counts = [count(text, end + c, distinct) for c in characters]
         total = sum(counts)
         if total > 0:  # else the context is new
             freed = sum(map(discount, counts)) / total
@@ -53,7 +53,7 @@ def kneser_ney(text: str, context: str) -> list[float]:
 
 
 def production(text: str, context: str) -> Tensor:
-    """Return the same as `kneser_ney`, computed by the code of `gpt.counts`."""
+    """Compute the same probabilities as `kneser_ney` with the code of `gpt.counts`."""
     characters = sorted(set(text))
     ids = np.array([characters.index(c) for c in text], np.uint8)
     smoothed = KneserNey(count_ngrams(ids, len(characters), len(context)))
@@ -62,7 +62,7 @@ def production(text: str, context: str) -> Tensor:
 
 
 def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
-    """Return the loss in nats of n-gram models of train on `predicted`, for each context length."""
+    """Map each context length to the loss (nats per id) of an n-gram model on `predicted`."""
     vocabulary = corpus.vocabulary
     orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
     counted = corpus.train[:MAX_LESSON_IDS]
@@ -80,7 +80,7 @@ def explain(page: Page, seed: int) -> None:
     contexts = ["", "n", "an"]
     page.table(
         "counts of the next character",
-        [[count(WORD, end + c, longest=True) for c in sorted(set(WORD))] for end in contexts],
+        [[count(WORD, end + c, distinct=False) for c in sorted(set(WORD))] for end in contexts],
         ["no context", "after n", "after an"],
         characters,
     )
@@ -139,7 +139,7 @@ def _show_losses(page: Page, corpus: Corpus, losses: dict[str, float], part: str
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Compare val losses: of n-gram counts of the run's train split, and of its network."""
+    """Compare the val losses of n-gram models and of the trained network."""
     corpus = trained.corpus
     if corpus is None or len(corpus.val) <= MAX_ORDER:
         page.paragraph("""Nothing can be counted here: the text of this run cannot be read, or its

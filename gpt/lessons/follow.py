@@ -70,7 +70,7 @@ def explain_follow(page: Page, trained: Trained) -> None:
 
 
 def _added_rows(trained: Trained) -> str:
-    """Return a sentence on the rows of other embeddings that are added to the token embedding."""
+    """Return a sentence that names the embeddings added to the token embedding."""
     config = trained.model.config
     before = f"{config.ngram - 1} {trained.vocabulary.unit}s before it"
     ngrams = f"Rows for the {before} are added." * (config.ngram > 1)
@@ -119,7 +119,7 @@ def _explain_head(page: Page, trained: Trained) -> None:
 
 
 def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[int]) -> None:
-    """Show the gate's weights, and the predictions of network, n-gram counts and mixture."""
+    """Show the mixture's weights, and the predictions of network, n-gram counts and mixture."""
     assert trained.mixture is not None
     page.section("Counts and network")
     counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])

@@ -101,13 +101,13 @@ def example(seed: int) -> tuple[Tensor, Head]:
 
 
 def by_parameters() -> SelfAttention:
-    """Return a `SelfAttention(3, 2)`, drawn with `PARAMETER_SEED`."""
+    """Return a `SelfAttention(3, 2)` whose matrices are drawn with `PARAMETER_SEED`."""
     torch.manual_seed(PARAMETER_SEED)
     return SelfAttention(3, 2)
 
 
 def by_layers() -> Head:
-    """Return a `Head(3, 2)` without a mask, drawn with `LINEAR_SEED`."""
+    """Return a `Head(3, 2)` without a mask, whose weights are drawn with `LINEAR_SEED`."""
     torch.manual_seed(LINEAR_SEED)
     return Head(3, 2, causal=False)
 
@@ -158,7 +158,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def _explain_six_words(page: Page, head: SelfAttention) -> None:
-    """Explain the context vectors of `head`: first that of 'journey', then all six."""
+    """Explain how `head` computes context vectors: first for 'journey', then for all six words."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)

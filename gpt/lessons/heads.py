@@ -78,7 +78,7 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 
 
 def total_variation(weights: Tensor, others: Tensor) -> Tensor:
-    """Return the distance of attention weights (..., T): half the sum of |weights - others|.
+    """Return the distance between attention weights (..., T): half the sum of |weights - others|.
 
     It is 0 if the weights are equal, and 1 if no key has weight in both.
     """
@@ -86,7 +86,7 @@ def total_variation(weights: Tensor, others: Tensor) -> Tensor:
 
 
 def example(seed: int, dropout: float = 0.0) -> tuple[Tensor, CausalSelfAttention]:
-    """Return random x (2, 16, 16), and production attention with 8 heads and `dropout`."""
+    """Return random x (B, T, C) = (2, 16, 16), and a `CausalSelfAttention` with 8 heads."""
     torch.manual_seed(seed)
     sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24}
     form = {"positions": "learned", "qk_norm": False, "dropout": dropout}

@@ -156,8 +156,8 @@ def shown_source(step: Callable[..., Any]) -> str:
 
 
 def _replace(lines: list[str], first: int, last: int, line: str = REMOVED) -> None:
-    """Replace lines `first` to `last`, counted from 1, by `line`.
+    """Replace lines `first` to `last`, counted from 1, by `line` and lines of REMOVED.
 
-    Pad with REMOVED, so that later lines keep their line numbers.
+    The number of lines does not change.
     """
     lines[first - 1 : last] = [line, *[REMOVED] * (last - first)]

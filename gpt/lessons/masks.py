@@ -1,7 +1,7 @@
 """Masks: which keys a query may attend to.
 
-A mask of T queries and S keys has the shape (T, S). A boolean mask is True where query t may attend
-to key s. An additive mask is added to the scores: it is 0 there, and -inf or very low elsewhere.
+A mask of T queries and S keys has the shape (T, S). A boolean mask is True where a query may attend
+to a key. An additive mask is added to the scores: it has 0 for True, -inf or -3.4e38 for False.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,9 @@ class InvertedHead(Head):
 
 
 def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return (T, T): in row t, column s, the largest change of output t if input s is negated.
+    """Measure how much each output of `step` changes with each input; return a matrix (T, T).
 
-    If `step` is causal, no output before s changes. x is (B, T, C).
+    Row t, column s is the largest change of output t if position s of x (B, T, C) is negated.
     """
     columns, before = [], step(x)
     for s in range(x.shape[1]):

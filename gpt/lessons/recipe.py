@@ -63,7 +63,7 @@ def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def offset_by_one(k: Tensor) -> Tensor:
-    """In half of the channels, replace each key of k (..., T, hs) by the key before, or by 0."""
+    """Shift half of the channels of keys k (..., T, hs) one position later, and pad with zeros."""
     hs = k.shape[-1]
     # the pairs that rotary positions rotate least
     half = [i for i in range(hs) if i % (hs // 2) >= hs // 4]
@@ -74,7 +74,7 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """Embed ids (B, T) to (B, T, C): sum the rows of `tables[d]` (V, C) for the ids d before."""
+    """Embed ids (B, T) as x (B, T, C): x[:, t] is the sum of tables[d][ids[:, t - d]] over d."""
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
         x[:, distance:] += table[ids[:, :-distance]]

@@ -35,7 +35,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def max_entropy(T: int) -> float:
-    """Return the largest mean entropy of causal weights (T, T), in bits: that of equal weights."""
+    """Return the mean entropy in bits of uniform causal weights (T, T), which is the maximum."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 

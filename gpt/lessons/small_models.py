@@ -176,7 +176,7 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Return the mean loss in nats of `SCORED_CHARACTERS` ids or so, spread evenly over `ids`."""
+    """Return the loss (nats per id) on about `SCORED_CHARACTERS` ids, spread evenly over `ids`."""
     windows = scored_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())

@@ -35,7 +35,7 @@ from gpt.lessons.textbook import Textbook
 
 @dataclass(frozen=True)
 class Stage:
-    """The code of a model, and the arguments of `fit` with which to train it."""
+    """The code of a lesson's model, and the arguments for training it with `fit`."""
 
     parts: tuple[Callable[..., Any], ...]  # functions and classes, in the order of the file
     model: str  # expression that builds the model for V distinct characters

@@ -1,4 +1,4 @@
-"""The textbook GPT, made of earlier lessons' code. It has the form of the config `classic`."""
+"""The textbook GPT, made of earlier lessons' code. Its architecture is that of config `classic`."""
 
 import torch
 from torch import Tensor, nn
