@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
     """Write a network as a folder for transformers.
 
-    N-gram counts are left out, with a notice. Other files in `out` are kept. If a file cannot be
-    written, `out` does not change.
+    N-gram counts are left out, with a notice. Other files in `out` are kept. Files in `out` are
+    replaced only after all new ones have been written.
 
     Args:
         run: the folder of the run.

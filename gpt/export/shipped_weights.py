@@ -19,7 +19,7 @@ class ShippedWeights:
 
     Attributes:
         kind: `int8` or `float16`, the type of the matrices. Vectors, and matrices with numbers
-            that float16 cannot store, are float32.
+            too large for float16, are float32.
         arrays: the arrays to store, by parameter name. With `int8`, each matrix also has an array
             `NAME.scale` with a float32 number for each row.
         loss_rise: how much the rounding raises the network's loss on val, in nats per id; None if
