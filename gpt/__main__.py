@@ -25,7 +25,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
     _number = getattr(signal, _name, None)
-    # a signal that the parent ignores, as nohup does, stays ignored
+    # a signal that the parent process ignores, such as nohup, stays ignored
     if _number and signal.getsignal(_number) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(_number, _stop)
 
@@ -33,8 +33,8 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
 def main() -> None:
     """Run the command line.
 
-    After a signal, exit without a traceback. Do not wait for other threads, as they may compute for
-    minutes.
+    A signal ends the process without a traceback. Other threads, which may compute for minutes, are
+    not waited for.
     """
     # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
     # which slows down other programs and each other on shared cores. Without spinning, they wake up

@@ -1,4 +1,4 @@
-"""CUDA graphs: start all kernels of a computation at once, which saves the CPU most of its work."""
+"""CUDA graphs start all kernels of a computation at once, which saves the CPU most of its work."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -17,17 +17,17 @@ R = TypeVar("R")
 def replayed(
     step: Callable[[], R], device: torch.device, generator: torch.Generator | None = None
 ) -> Callable[[], R]:
-    """Return a function that does the same as `step`, and on CUDA replays it as a CUDA graph.
+    """Return a function that computes `step()`; on CUDA, it replays `step` as a CUDA graph.
 
-    The first EAGER_STEPS calls run `step` as usual. The next call captures it as a graph. This call
-    and all later ones replay the graph, which starts the many small kernels of `step` at once.
-    `step` must read and write the same tensors at each call. The tensors that it returns are
-    overwritten by the next call.
+    The first EAGER_STEPS calls run `step`. The next call records the kernels of `step` in a graph.
+    That call and all later ones replay the graph, which starts all kernels at once. `step` must
+    read and write the same tensors at each call. A call overwrites the tensors that the previous
+    call returned.
 
     Args:
-        step: computes on `device` without waiting for results.
-        device: the device that `step` uses.
-        generator: a generator on `device` from which `step` draws. It can be seeded before a call.
+        step: the computation, which must not wait for results of the device.
+        device: the device on which `step` computes.
+        generator: the generator from which `step` draws on `device`; callers may seed it.
     """
     if device.type != "cuda":
         return step
@@ -43,8 +43,8 @@ def replayed(
             if calls == EAGER_STEPS + 1:
                 if generator is not None:
                     graph.register_generator_state(generator)
-                # records the kernels without running them; torch's default stream for this
-                # belongs to the device of the first graph of the process
+                # record the kernels without running them; torch's own capture stream would belong
+                # to the device of the first graph of this process
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 mode = "thread_local"  # by default, CUDA would refuse allocations of other threads
                 with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):

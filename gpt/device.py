@@ -27,13 +27,13 @@ MIN_MPS_TORCH = "2.13"
 def select_device(name: str) -> torch.device:
     """Return the torch device with this name: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
 
-    `auto` is the accelerator of this machine if it has one, else the CPU. `cuda:N` becomes the
+    `auto` is the accelerator of this machine or, if there is none, the CPU. `cuda:N` becomes the
     current CUDA device of the calling thread, because torch allocates streams, graphs and pinned
     memory on the current device.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not support the device; or attention
-            is computed wrongly on it (see MIN_MPS_TORCH).
+        DeviceError: this machine, or this build of torch, does not support the device; or the
+            device is MPS, and torch is older than MIN_MPS_TORCH.
     """
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -63,10 +63,9 @@ def select_device(name: str) -> torch.device:
 def select_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of matrix products for the precision `name`: auto, fp32, bf16 or fp16.
 
-    Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 if the device
-    multiplies bfloat16 in hardware. Otherwise, `auto` is float16 on CUDA, and float32 elsewhere. On
-    a CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench.py
-    peak`).
+    Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 on a CPU or CUDA
+    device that multiplies bfloat16 in hardware; on other CUDA devices, float16; else, float32. On a
+    CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench.py peak`).
     """
     if name == "auto":
         name = "bf16" if has_fast_bf16(device) else "fp16" if device.type == "cuda" else "fp32"
@@ -74,7 +73,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return whether `device` multiplies bfloat16 in hardware, which is faster than float32."""
+    """Return whether `device` is a CPU or CUDA device that multiplies bfloat16 in hardware."""
     if device.type == "cuda":
         with torch.cuda.device(-1 if device.index is None else device.index):  # -1: unchanged
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -88,8 +87,8 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set the number of CPU threads that torch uses in the calling Python thread only.
 
-    torch.set_num_threads would also change the default for Python threads that start later. The
-    default is therefore set back by a second call, from a temporary thread.
+    torch.set_num_threads also changes the default for Python threads that start later. Therefore, a
+    temporary thread calls it once more, with the previous default.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -101,11 +100,11 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """Set torch's number of threads, and undo modes such as autocast, in a `with` block.
+    """Set torch's number of CPU threads and reset its modes in a `with` block.
 
     Args:
-        threads: the number of CPU threads, or `auto` to leave it unchanged.
-        deterministic: whether to use only CUDA kernels that add numbers in a fixed order.
+        threads: the number of CPU threads, or `auto` to keep the current number.
+        deterministic: whether to compute only with deterministic kernels.
     """
     before = torch.get_num_threads()
     if isinstance(threads, int):
@@ -119,9 +118,9 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Undo the caller's torch modes, such as inference_mode, in a `with` block.
+    """Reset torch's modes in a `with` block: record gradients, and make tensors on the CPU.
 
-    In the block, gradients are recorded, new tensors are on the CPU, and autocast is off.
+    Leave torch.inference_mode, and disable autocast on CPU and CUDA.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
@@ -136,11 +135,8 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
-    """Let torch use only deterministic kernels in a `with` block.
-
-    An operation that has no such kernel raises RuntimeError.
-    """
-    # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
+    """Require deterministic kernels in a `with` block, and restore the environment afterwards."""
+    # deterministic cuBLAS needs the first variable before CUDA starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
@@ -153,7 +149,10 @@ def _deterministic_runs() -> Iterator[None]:
 
 @contextmanager
 def deterministic_kernels(*, required: bool) -> Iterator[None]:
-    """Set whether torch may use only deterministic kernels in a `with` block."""
+    """Require deterministic kernels of torch in a `with` block, or allow all kernels.
+
+    If they are required, an operation without such a kernel raises RuntimeError.
+    """
     enabled = torch.are_deterministic_algorithms_enabled()
     if not (enabled or required):  # setting the mode imports torch's compiler, which is slow
         yield
@@ -180,7 +179,7 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 def compiles(mode: str, device: torch.device) -> bool:
-    """Return whether to compile models, if the setting `train.compile` is `mode`.
+    """Return whether models on `device` are compiled if the setting `train.compile` is `mode`.
 
     `on` compiles on every device. `auto` compiles only on CUDA: on a CPU, compiling takes longer
     than it saves in a run of minutes.
@@ -191,17 +190,18 @@ def compiles(mode: str, device: torch.device) -> bool:
 def compile_model(
     model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
 ) -> Any:
-    """Return the model with blocks compiled by torch.compile, or unchanged, depending on `mode`.
+    """Return a copy of `model` with compiled blocks; return `model` if `mode` does not compile.
 
-    The compiled model is a copy that shares the parameters of `model`. Layers share the code of one
-    block. Each batch shape gets its own code: code for any shape is slower.
+    The copy shares the parameters of `model`. All blocks run the same compiled code. Each batch
+    shape has code of its own, because code for any shape is slower. If the compiler does not work
+    here and `mode` is `auto`, log a warning and return `model`.
 
     Args:
-        model: the model to compile, whose `blocks` are its layers.
-        mode: the setting `train.compile`: `on`, `off` or `auto`, which compiles only on CUDA.
+        model: a model with the submodule `blocks`, a ModuleList.
+        mode: the setting `train.compile`: `on`, `off` or `auto`.
         device: the device of the model.
-        rehearse: function called with the compiled model to run a forward and a backward pass for
-            each batch shape. Errors of the compiler appear only in such passes.
+        rehearse: runs a forward and a backward pass of the compiled model for each batch shape.
+            torch.compile compiles, and can fail, only during these passes.
 
     Raises:
         DeviceError: `mode` is `on`, and the compiler does not work on this machine.
@@ -213,9 +213,9 @@ def compile_model(
         blocks = [cast(nn.Module, torch.compile(block, dynamic=False)) for block in layers]
         compiled._modules = model._modules | {"blocks": nn.ModuleList(blocks)}
         rehearse(compiled)
-    except GPTError:  # such as for lack of memory
+    except GPTError:  # e.g. OutOfMemory
         raise
-    except Exception as error:  # anything can fail: no g++, this Python, this chip
+    except Exception as error:  # e.g. without g++, or on an unsupported Python or processor
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if mode == "on":
             raise DeviceError(
@@ -232,9 +232,9 @@ def compile_model(
 class SkipInitialization(TorchFunctionMode):
     """Context in which the functions of torch.nn.init do nothing.
 
-    Use it to make a module whose weights are set afterwards. Its initial weights are then not drawn
-    from torch's global generator. On the device `meta`, torch.nn.init would also import torch's
-    compiler, which is slow.
+    Use it to make a module whose weights are set afterwards. No weights are then drawn from torch's
+    global generator. On the device `meta`, torch.nn.init would also import torch's compiler, which
+    is slow.
     """
 
     def __torch_function__(
@@ -244,7 +244,7 @@ class SkipInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`; for a function of torch.nn.init, return its argument `tensor` instead."""
+        """Call `func` unless torch.nn.init defines it; then return its `tensor` unchanged."""
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)

@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join the first `most` names by `between`; count the others: `a.txt, b.txt and 2 more`."""
+    """Join the first `most` of `names`; count the others: `a.txt, b.txt and 2 more`."""
     others = len(names) - most
     return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
@@ -86,7 +86,7 @@ def command(*arguments: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
     The command begins with `gpt` if the shell finds that name, else with the path of the program.
-    In a notebook, the command begins with `python -m gpt`.
+    In another program, such as a notebook, it begins with `python -m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in ("gpt", "gpt.exe"):
@@ -95,13 +95,13 @@ def command(*arguments: str) -> str:
 
 
 def as_typed(program: Path) -> str:
-    """Return the name of a program if the shell finds it by name, else its path."""
+    """Return the file name of `program` if the shell finds it by that name, else its path."""
     is_found = program.parent == Path() or shutil.which(program.name) == str(program.absolute())
     return program.name if is_found else str(program)
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` on one line; if it has more than `longest` characters, omit its middle."""
+    """Return `text` on one line; if this has more than `longest` characters, omit its middle."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

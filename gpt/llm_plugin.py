@@ -20,13 +20,13 @@ class RunOptions(llm.Model.Options):
     """Options of `llm -m gpt/RUN -o NAME VALUE`. The defaults are those of the run."""
 
     temperature: float | None = Field(None, ge=0, description="0: always the likeliest character")
-    top_p: float | None = Field(None, ge=0, le=1, description="keep the likeliest characters")
+    top_p: float | None = Field(None, ge=0, le=1, description="keep the likeliest that sum to this")
     length: int | None = Field(None, ge=0, description="characters to sample")
-    seed: int | None = Field(None, ge=0, description="repeats the text of this seed")
+    seed: int | None = Field(None, ge=0, description="the same seed repeats a text")
 
 
 class RunModel(llm.Model):
-    """A run, as a model of llm."""
+    """Model of llm that continues a prompt with a run."""
 
     can_stream = True
     Options = RunOptions
@@ -37,7 +37,7 @@ class RunModel(llm.Model):
     def execute(
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: Any
     ) -> Iterator[str]:
-        """Yield the characters that the run adds to the prompt."""
+        """Yield the continuation of the prompt in parts, without the prompt."""
         from gpt.api import load
 
         options = cast(RunOptions, prompt.options)
@@ -53,7 +53,7 @@ class RunModel(llm.Model):
 
 @llm.hookimpl
 def register_models(register: Any) -> None:
-    """Register each run that has a checkpoint."""
-    with suppress(GPTError):  # `runs` is a file, or may not be read; llm has other models, too
+    """Register a RunModel for each run that has a checkpoint."""
+    with suppress(GPTError):  # `runs` is a file or unreadable; llm must still start
         for folder in filter(has_checkpoint, run_folders()):
             register(RunModel(folder.relative_to(RUNS).as_posix()))

@@ -12,8 +12,8 @@ from gpt.errors import OutOfMemory
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
 
-# Linux control groups of version 2 and 1, by the name of their controller: the folder, the files of
-# the limit and the usage, and the prefix of the keys in memory.stat.
+# Linux control groups, by controller (empty in version 2): the root folder, the files of the limit
+# and the usage, and the prefix of the keys in memory.stat.
 CONTROL_GROUPS = {
     "": ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -27,7 +27,7 @@ def check_memory(
 
     Args:
         work: the name of the computation in the message, such as "training".
-        parts: bytes by part of the computation. The message lists the parts above 5 % of the sum.
+        parts: bytes that each part of the computation needs. Parts above 5 % of the sum are listed.
         advice: the end of the message, which says how to use less memory.
         free: free bytes; by default `free_bytes()`.
 
@@ -70,7 +70,7 @@ def free_bytes() -> int:
 
 
 def _free_in_control_groups() -> Iterator[int]:
-    """Yield the free bytes of each Linux control group of this process that has a limit.
+    """Yield the free bytes of each Linux control group that limits this process's memory.
 
     Cached files count as free, because the system drops them when memory is needed.
     """

@@ -11,17 +11,17 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
     """Return a 64-bit seed that is a pure function of `seed`, `purpose` and `step`.
 
     Checkpoints therefore contain no generator state, and more draws for one purpose do not change
-    those for another. torch's CPU generator uses only 32 bits of a seed, so two steps may draw the
-    same dropout masks: about one pair of steps in a run of 100,000 steps.
+    the draws for another. torch's CPU generator uses only 32 bits of a seed: in a run of 100,000
+    steps, about one pair of steps has the same dropout masks.
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def member_seed(seed: int, member: int) -> int:
-    """Return the seed of one `member` of an ensemble whose run has the seed `seed`.
+    """Return the seed of ensemble member number `member` in a run with the seed `seed`.
 
-    Member 0 has the seed of the run. A single model, trained with the returned seed, equals the
+    Member 0 has the run's seed. A single model that is trained with the returned seed equals the
     member.
     """
     return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed

@@ -13,11 +13,11 @@ DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 
 @contextmanager
 def phase(doing: str) -> Iterator[None]:
-    """Log what a `with` block does, and how long it took, if it takes longer than DELAY_S.
+    """Log the start and the end of a `with` block that takes longer than DELAY_S.
 
-    After DELAY_S, log `doing`, such as "measuring the training speed". At the end of the block,
-    log its duration in seconds; this log record has the attribute `ended`. Programs that import
-    gpt see these records only if they enable the logger `gpt.status`.
+    After DELAY_S, log `doing`, such as "measuring the training speed". At the end of the block, log
+    its duration in seconds in a record that has the attribute `ended`. Programs that import gpt see
+    these records only if they enable the logger `gpt.status`.
     """
     began, is_logged = time.perf_counter(), threading.Event()
 

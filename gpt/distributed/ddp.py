@@ -1,4 +1,4 @@
-"""Average gradients over ranks (the processes that train one model), and give each rank a device.
+"""Data parallelism: ranks (the processes that train one model) average their gradients.
 
 Each rank computes the gradient of its own windows of the batch. DistributedDataParallel averages
 the gradients during the last backward pass of a step (Li et al. 2020, arXiv:2006.15704).
@@ -18,15 +18,15 @@ from gpt.errors import DeviceError, TrainingError
 
 
 def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
-    """Wrap `module` in DistributedDataParallel, so that backward averages gradients over `ranks`.
+    """Wrap `module` in DistributedDataParallel (DDP), which averages gradients over `ranks`.
 
-    `rehearse` runs forward and backward passes of the wrapped module. DDP chooses the order of its
-    additions during the first pass. Without `rehearse`, the first step of a resumed run would add
-    in another order, and its gradients would differ in the last bits.
+    DDP changes the order in which it adds gradients after the first backward pass. Therefore,
+    `rehearse` runs forward and backward passes of the wrapped module. Without them, the gradients
+    of the first step after a resume would differ in the last bits.
     """
     if ranks.size == 1:
         return module
-    ranks.wait()  # compiling may take one rank longer than another
+    ranks.wait()  # one rank may have compiled its model for longer than another
     with warnings.catch_warnings():  # torch 2.9 lacks the new name of broadcast_buffers
         warnings.simplefilter("ignore", FutureWarning)
         wrapped = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
@@ -36,11 +36,14 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: its own GPU on CUDA; raise DeviceError if there is none."""
+    """Return the device of this rank: on CUDA, a GPU that no other rank uses.
+
+    Raise DeviceError if there are fewer GPUs than ranks, or ranks cannot use this kind of device.
+    """
     if ranks.size == 1 or device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise DeviceError(f"device {device}: ranks compute on cpu or cuda; use --device cpu")
+        raise DeviceError(f"device {device}: torchrun needs cpu or cuda; use --device cpu")
     if (count := torch.cuda.device_count()) < ranks.local_size:
         raise DeviceError(
             f"expected a GPU for each of the {ranks.local_size} ranks of this machine, got "
@@ -61,7 +64,7 @@ def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:
     dist.all_gather_object(digests, digest.hexdigest())
     if other := [i for i, each in enumerate(digests) if each != digests[0]]:
         raise TrainingError(
-            f"step {step}: the weights of rank {other[0]} are no longer those of rank 0; expected "
-            f"all ranks to compute alike: use machines of one kind with the same packages, and "
+            f"step {step}: the weights of rank {other[0]} differ from those of rank 0; expected "
+            f"equal weights on all ranks; use machines of one kind with the same packages, and "
             f"resume from the last checkpoint"
         )

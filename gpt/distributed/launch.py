@@ -28,24 +28,24 @@ def is_main() -> bool:
 
 
 def check_alone(work: str) -> None:
-    """Raise UsageError if torchrun started several processes for `work`, a task that needs one."""
+    """Raise UsageError if torchrun started several processes; `work` names the task."""
     if is_launched() and os.environ["WORLD_SIZE"] != "1":
-        raise UsageError(f"{work} does not train on ranks; start it without torchrun")
+        raise UsageError(f"{work} runs in a single process; start it without torchrun")
 
 
 def is_first_to_fail() -> bool:
-    """Record that this rank failed; return whether it is the first, which prints its error."""
+    """Record that this rank failed; return whether no other rank has failed before."""
     try:
-        return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
+        return not is_launched() or bool(_connect().add(f"{_restart_prefix()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
         return True
 
 
 def begin_training() -> str | None:
-    """Return the run folder to resume if torchrun restarted this process; None for a new run.
+    """Count a new training; return the folder of the run that it must resume, or None.
 
-    Call this function once for each training, as it counts its calls. The n-th training
-    of a restarted process resumes the run of the n-th training before the restart.
+    If torchrun has restarted the workers, the n-th training of this process resumes the run of the
+    n-th training before the restart. Call this function once for each training.
     """
     global _trainings
     _trainings += 1
@@ -55,16 +55,16 @@ def begin_training() -> str | None:
 
 
 def remember(run: str) -> None:
-    """Store the folder of the current training's run, so that restarted workers can resume it."""
+    """Store the run folder `run` of the current training, so that restarted workers resume it."""
     if is_launched() and is_main():
         _connect().set(f"gpt/training/{_trainings}", run)
 
 
 def new_store(timeout: timedelta) -> Any:
-    """Return a part of torchrun's store that contains no keys of earlier process groups."""
+    """Return torchrun's store with a new key prefix, without keys of earlier process groups."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-    return PrefixStore(f"{_attempt()}/{next(_group_numbers)}", _connect(timeout))
+    return PrefixStore(f"{_restart_prefix()}/{next(_group_numbers)}", _connect(timeout))
 
 
 def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
@@ -74,7 +74,7 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
     return TCPStore(host, port, timeout=timeout, wait_for_workers=False)
 
 
-def _attempt() -> str:
-    """Return a prefix for keys in torchrun's store that differs after each restart by torchrun."""
+def _restart_prefix() -> str:
+    """Return a key prefix that changes whenever torchrun restarts the workers."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

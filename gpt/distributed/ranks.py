@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Ranks:
-    """The number of processes that train one model, and the number (rank) of this process."""
+    """Rank of this process, and number of processes that train one model together."""
 
     rank: int = 0  # from 0 to `size` - 1; only rank 0 writes files and prints
     size: int = 1
@@ -77,9 +77,10 @@ SINGLE = Ranks()  # for a training in a single process
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started, and yield their `Ranks`; for one process, `SINGLE`.
+    """Join the processes that torchrun started; yield this process's `Ranks`.
 
-    Raise TrainingError if another rank did not start, has ended, or does not answer.
+    Yield `SINGLE` if there is only one process. Raise TrainingError if another rank did not start,
+    has ended, or does not answer.
     """
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         yield SINGLE
@@ -108,9 +109,9 @@ def joined() -> Iterator[Ranks]:
         if not (isinstance(error, dist.DistError) or "gloo" in first.lower() or "NCCL" in first):
             raise
         raise TrainingError(
-            f"another rank of this job ended, or does not answer ({first:.150}), so this one ends "
-            f"too; the run keeps its last checkpoint: resume it with gpt train --resume, or start "
-            f"with torchrun --max-restarts"
+            f"another rank ended, or does not answer ({first:.150}), so this rank ends, too; the "
+            f"last checkpoint is kept; resume the run with gpt train --resume, or start with "
+            f"torchrun --max-restarts"
         ) from error
     finally:
         time.sleep(RELEASE_S)

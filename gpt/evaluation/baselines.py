@@ -15,21 +15,21 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
-COMPRESSED_PART = 2**16  # number of ids in each part of a text that is too large to be used whole
+COMPRESSED_PART = 2**16  # ids of each part of a text that is too large to be used whole
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
-KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 for tinyshakespeare and wikitext2 together
-PPMD_ORDER = 8  # characters of context; also the best of 4 to 16 for both texts together
+KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 on average over tinyshakespeare, wikitext2
+PPMD_ORDER = 8  # bytes of context; best of 4 to 16 on average over the same texts
 PPMD_BYTES = 2**28  # memory of PPMd's model
-MAX_TRAIN_IDS = 2**23  # largest number of last ids of train that a compressor reads before the text
-MAX_TEXT_IDS = 2**20  # largest number of first ids of the text that a compressor compresses
+MAX_TRAIN_IDS = 2**23  # if train has more ids, compressors read only its end
+MAX_TEXT_IDS = 2**20  # if the text has more ids, compressors read only its beginning
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Bits per character of a trigram model (None if a split has fewer than 3 ids) and of `xz`."""
+    """Losses of simple predictors on a text, in bits per character."""
 
-    trigram_bits_per_character: float | None
-    xz_bits_per_character: float
+    trigram_bits_per_character: float | None  # on val; None if a split has fewer than 3 ids
+    xz_bits_per_character: float  # of the text, or of evenly spread parts of a long one
 
 
 def measure_baselines(corpus: Corpus) -> Baselines:
@@ -48,14 +48,14 @@ def measure_baselines(corpus: Corpus) -> Baselines:
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
     """Return the loss on `text` (nats per id) of an n-gram model, with Kneser-Ney smoothing.
 
-    The first `order` ids are not predicted. If `train` or `text` is not longer, return NaN.
+    The first `order` ids are not predicted. Return NaN if `train` or `text` has no other ids.
 
     Args:
         train: the ids that are counted.
         text: the ids that are predicted. If there are more than MAX_PREDICTED_IDS, only evenly
             spread parts of the text are predicted.
-        vocabulary: the vocabulary of both.
-        order: the ids of context, reduced to `longest_context(V)` if that is smaller.
+        vocabulary: the vocabulary of `train` and `text`.
+        order: the number of ids of context, reduced to at most `longest_context(V)`.
     """
     model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
     order = model.order  # may be lower than requested
@@ -65,7 +65,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
     for part in slices:
         ids = text[part.start : part.stop + order]
         total -= np.log(model.probabilities(ids)).sum()
-        if vocabulary.unknown_id is not None:  # the characters that share it are equally likely
+        if vocabulary.unknown_id is not None:  # its characters are equally likely
             unknown = np.count_nonzero(ids[order:] == vocabulary.unknown_id)
             total += unknown * math.log(vocabulary.unknown)
     return float(total / sum(part.stop - part.start for part in slices))
@@ -84,14 +84,14 @@ def reference_losses(
 ) -> list[ReferenceLoss]:
     """Return the losses of n-gram models and of the installed compressors, the lowest last.
 
-    A compressor's loss is the size by which the compressed train split grows if the text is
-    appended. At most MAX_TRAIN_IDS of the train split and MAX_TEXT_IDS of the text are used.
+    A compressor's loss is the number of nats by which the compressed train split grows if the text
+    is appended. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
 
     Args:
         train: the ids of the train split.
         text: the ids of the text.
-        vocabulary: the vocabulary of both.
-        ids_per_character: the mean number of ids of a character of the text.
+        vocabulary: the vocabulary of `train` and `text`.
+        ids_per_character: factor that converts nats per id of the text to nats per character.
     """
     losses = {
         "unigram entropy": ngram_loss(train, text, vocabulary, 0),
@@ -113,7 +113,7 @@ def reference_losses(
 
 
 def comparison(loss: float, references: list[ReferenceLoss]) -> str:
-    """Return a sentence that compares `loss`, in nats per character, with the last reference."""
+    """Compare `loss`, in nats per character, with the last of `references` in a sentence."""
     if not references:
         return ""
     best = references[-1]

@@ -28,18 +28,18 @@ class Group:
     value: str
     characters: int
     loss: float  # nats per character
-    accuracy: float  # fraction of ids with the highest probability
+    accuracy: float  # fraction of ids to which the model gave the highest probability
 
 
 class Breakdown:
-    """Sums of the losses of a text for each value of a property of its characters (see LABELS)."""
+    """Sums of a text's losses for each value of a property of its characters, a key of LABELS."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
         self.property_, self.ids, self.vocabulary = property_, ids, vocabulary
         self._sums: dict[int, Sums] = {}
 
     def add(self, scores: Scores) -> None:
-        """Add the losses of the n consecutive ids in `scores` to the sums."""
+        """Add the losses of the ids in `scores` to the sums."""
         start, n = scores.start, len(scores.losses)
         before = min(start, MARGIN)
         points, begins = characters_of(
@@ -60,9 +60,9 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return a group for each label, in the order of the values that the label stands for.
+        """Return a group for each label, sorted by the smallest value that has this label.
 
-        A label can stand for several values: `Latin` stands for the code points of all its letters.
+        Several values can have the same label: all Latin letters have the label `Latin`.
         """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
@@ -75,7 +75,7 @@ class Breakdown:
 
 
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
-    """Return the code point of each id's character, and whether the id is the character's first.
+    """Return the code point of each id's character, and whether the id begins the character.
 
     If ids are bytes, each byte of a character has the code point of that character. Bytes that are
     not UTF-8 have the code point U+FFFD.
@@ -90,9 +90,9 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
-    """Return the length of the word around each id, at most LONG_WORD; 0 between words.
+    """Return the characters of the word around each id, at most LONG_WORD; 0 between words.
 
-    `points` and `begins` are what `characters_of` returns.
+    `points` and `begins` are the results of `characters_of`.
     """
     distinct, places = np.unique(points, return_inverse=True)
     in_word = np.array([_is_in_word(point) for point in distinct.tolist()])[places]
@@ -108,7 +108,7 @@ def _is_in_word(point: int) -> bool:
 
 @cache
 def script_of(point: int) -> str:
-    """Return the script of a letter, such as `Latin`, or the kind of a character: `digit`.
+    """Return the script of a letter, such as `Latin`, or the kind of another character: `digit`.
 
     The script is the first word of the letter's Unicode name.
     """
@@ -138,4 +138,4 @@ LABELS: dict[str, Callable[[int], str]] = {
     "word-length": _word_length_label,
     "character": chr,
 }
-"""For each property by which a loss can be broken down, a function that names a value."""
+"""Properties by which a loss can be broken down, and for each a function that names a value."""

@@ -11,14 +11,14 @@ import numpy as np
 from gpt.text.vocabulary import Ids, code_points
 
 RARE_COUNT = 10  # number of occurrences below which a character is rare
-MAX_FINDINGS = 100  # largest number of findings that are returned for each kind
+MAX_FINDINGS = 100  # largest number of findings of each kind to return
 FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
 PART_IDS = 2**18  # number of ids that are searched at once
 SLICE_IDS = 2**20  # default number of ids in a slice
 LONGEST_MATCH = 6  # largest number of characters in a match of a detector
 # In UTF-8, the first byte of a non-ASCII character is followed by bytes from 0x80 to 0xBF. Decoded
-# as cp1252 or Latin-1, these bytes are the characters below. Quotation marks and dashes are left
-# out, because they also follow a capital letter in clean text. For cp1251, a match has 3 pairs.
+# as cp1252, Latin-1 or cp1251, these bytes are the characters below. In clean text, quotation marks
+# and dashes follow capitals, too: cp1252 leaves them out, and a match in cp1251 has 3 pairs.
 MISREAD_CP1252 = "[\x80-\xaa\xac-\xba\xbc-\xbf€ƒ†‡ˆ‰Š‹ŒŽ•˜™š›œžŸ]"
 MISREAD_CP1251 = "[ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї]"
 DETECTORS = {  # kind: (regular expression, what to do)
@@ -45,9 +45,9 @@ DETECTORS = {  # kind: (regular expression, what to do)
 
 
 def spread_slices(length: int, most: int | None = None, part: int = SLICE_IDS) -> list[slice]:
-    """Return consecutive slices, of at most `part` ids each, of a text of `length` ids.
+    """Divide a text of `length` ids into consecutive slices of at most `part` ids.
 
-    If `length` is above `most`, the slices are evenly spread and have at most `most` ids in total.
+    If the text is longer than `most`, return evenly spread slices of at most `most` ids in total.
     """
     if most is None or length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
@@ -74,9 +74,9 @@ class Suspicion:
     """The strings in a text that one of DETECTORS matches, such as control characters."""
 
     kind: str
-    count: int
-    distinct: int
-    findings: list[Finding]
+    count: int  # number of matches
+    distinct: int  # number of distinct strings
+    findings: list[Finding]  # the most frequent strings, at most MAX_FINDINGS
 
 
 class CountedText:
@@ -90,7 +90,7 @@ class CountedText:
         # for each of `characters`, its count and the position of its first occurrence
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
         self._newline = characters.find("\n")
-        self._newlines_before = [0]  # newlines before each part
+        self._newlines_before = [0]  # number of newlines before each part
         self._code_points = code_points(characters)
         for start in range(0, len(ids), PART_IDS):
             part = ids[start : start + PART_IDS]
@@ -121,15 +121,15 @@ class CountedText:
         return abs(float(p @ np.log2(p)))
 
     def text(self, start: int, end: int) -> str:
-        """Return the characters from `start` up to `end` - 1. Skip positions outside the text."""
+        """Return the characters from `start` to `end` - 1, without positions outside the text."""
         part = self.ids[max(start, 0) : max(end, 0)]
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        The first characters after a part are included, so that a search also finds matches that
-        cross its end.
+        LONGEST_MATCH characters of the next part are appended, because a match may begin in one
+        part and end in the next.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):
@@ -138,7 +138,7 @@ class CountedText:
                 yield start, self.text(start, end)
 
     def line_of(self, position: int) -> int:
-        """Return the line of the character at `position`, counted from 1."""
+        """Return the line number, from 1, of the character at `position`."""
         start = position // PART_IDS * PART_IDS
         newlines = np.count_nonzero(self.ids[start:position] == self._newline)
         return self._newlines_before[position // PART_IDS] + int(newlines) + 1
@@ -152,7 +152,7 @@ class CountedText:
 def name_of(character: str) -> str:
     """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`."""
     point = ord(character)
-    if point < 0x20 or point == 0x7F:  # controls have no name, but their pictures from U+2400 on do
+    if point < 0x20 or point == 0x7F:  # only the symbols of controls, from U+2400 on, have names
         picture = chr(0x2400 + min(point, 0x21))
         name = unicodedata.name(picture).removeprefix("SYMBOL FOR ")
     else:
@@ -161,7 +161,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Return how many characters occur fewer than RARE_COUNT times, and the rarest of them."""
+    """Return the number of characters with a count below RARE_COUNT, and the rarest of them."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [
@@ -173,7 +173,7 @@ def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return a Suspicion for each of DETECTORS (in their order) that matches any part of `text`."""
+    """Return a Suspicion for each of DETECTORS that finds a match in `text`, in their order."""
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
@@ -183,7 +183,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
                 counts[matched] += 1
                 first.setdefault(matched, start + match.start())
         findings = [
-            text.finding(matched, _meaning(matched), count, first[matched])
+            text.finding(matched, _explained(matched), count, first[matched])
             for matched, count in counts.most_common(MAX_FINDINGS)
         ]
         if findings:
@@ -191,8 +191,8 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
     return found
 
 
-def _meaning(matched: str) -> str:
-    """Return the text that was decoded wrongly to `matched`, or else its characters' names."""
+def _explained(matched: str) -> str:
+    """Return the text whose wrong decoding gives `matched`; if there is none, character names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

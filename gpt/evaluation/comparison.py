@@ -1,9 +1,9 @@
 """Compare runs: rows of runs that differ only by seed, and the differences between rows.
 
-Each row is a configuration, trained with one or more seeds. A difference of the mean losses of two
-rows is uncertain for two reasons, each with its own interval. On other text of the same kind, the
-losses would differ: this is estimated from blocks of the text. With other seeds, the models would
-differ: this is estimated by Welch's method, which needs two or more seeds in each row.
+Each row is a configuration, trained with one or more seeds. The difference of two rows' mean losses
+has two intervals. One estimates, from blocks of the text, by how much the difference would vary on
+other text of the same kind. The other estimates, by Welch's method, by how much it would vary with
+other seeds; it needs two or more seeds in each row.
 """
 
 import json
@@ -44,9 +44,7 @@ class ComparedRun:
     loss: float  # val loss of the best checkpoint
     bits_per_byte: float | None = None  # `loss` in bits per byte of UTF-8
     parameters: int | None = None
-    memory_bytes: float | None = (
-        None  # memory of training here, estimated as by `gpt train --dry-run`
-    )
+    memory_bytes: float | None = None  # estimate of `gpt train --dry-run` on this machine
     block: int = 0  # characters of each block of the val split
     blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each whole block
 
@@ -61,7 +59,7 @@ class Row:
     loss: SeedMean  # val loss of the best checkpoints
     bits_per_byte: SeedMean | None  # the same in bits per byte of UTF-8
     final_loss: SeedMean | None  # val loss at the end of training
-    steps: float | None  # mean number of steps at the last evaluation
+    steps: float | None  # mean number of steps until the last evaluation
     seconds: float | None  # mean seconds of training until that evaluation
     seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
     parameters: int | None
@@ -72,15 +70,15 @@ class Row:
 class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character.
 
-    `seeds_needed` is the number of seeds to train in each row so that the interval `seeds` excludes
+    `seeds_needed` estimates how many seeds each row must have so that the interval `seeds` excludes
     zero with probability 0.8. It is None if that interval already excludes zero, if the variance
     over seeds is unknown, or if no setting differs.
     """
 
     row: int  # number of the row
     difference: float  # negative if the row is better
-    text: StudentInterval | None  # on other text; None if the losses of blocks are unknown
-    seeds: StudentInterval | None  # with other seeds; None if a row has only one seed
+    text: StudentInterval | None  # for other text; None if the losses of blocks are unknown
+    seeds: StudentInterval | None  # for other seeds; None if a row has only one seed
     rests_on: Literal["seeds", "text", "nothing"]  # the interval that `conclusion` is based on
     is_different: bool  # True if `seeds`, and `text` if it is known, exclude zero
     seeds_needed: int | None
@@ -101,8 +99,8 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
     """Group `runs` into rows, and compare each row with the first.
 
     Runs that differ only by seed form a row. A run with the same settings and seed as an earlier
-    run is in another row. `seconds_to` of a row is the time that its runs needed to reach each of
-    `losses`. `losses` defaults to the lowest loss that all runs reach, rounded up to two decimals.
+    run is in another row. `losses` are the val losses for which `Row.seconds_to` is computed, by
+    default the lowest one that all runs reach, rounded up to two decimals.
     """
     if not losses:
         lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
@@ -129,7 +127,7 @@ def _identity(run: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`. Logs have no settings."""
+    """Return the keys of the settings that differ between `runs`, ignoring logs."""
     settings = [run.settings for run in runs if run.settings]
     is_one_text = len({run.text_sha256 for run in runs}) == 1  # perhaps by several paths
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
@@ -164,7 +162,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _difference(first: Row, row: Row) -> RowDifference:
-    """Compare `row` with the first row."""
+    """Compare `row` with the `first` row."""
     is_repeat = bool(row.runs[0].settings) and _identity(first.runs[0]) == _identity(row.runs[0])
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
@@ -178,7 +176,7 @@ def _difference(first: Row, row: Row) -> RowDifference:
     is_shown = seeds is not None and seeds.excludes_zero
     variances = [variance(each) for each in losses if len(each) > 1]
     if variances and difference and not (is_repeat or is_shown):
-        trained = min(len(each) for each in losses)  # seeds that have not shown the difference
+        trained = min(len(each) for each in losses)  # these seeds have not shown the difference
         needed = max(trained + 1, seeds_needed(difference, 2 * fmean(variances)))
     conclusion = "no setting and no seed differs from row 1: these runs are copies or repetitions"
     if not is_repeat:
@@ -201,13 +199,13 @@ def _conclusion(
     seeds: StudentInterval | None,
     needed: int | None,
 ) -> str:
-    """Return in words whether a row has another loss than row 1, and on which texts."""
+    """Describe whether a row is better or worse than row 1, and what remains uncertain."""
     word = "better" if difference < 0 else "worse"
     if seeds is not None and seeds.excludes_zero:
         if text is not None and text.excludes_zero:
             return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
         here = "" if text is None else " on this text"
-        return f"{word} than row 1{here} (see 95 % by seeds); on other text this is open"
+        return f"{word} than row 1{here} (see 95 % by seeds); other text may reverse this"
     if needed is None:
         advice = "train two or more seeds of each row"
     elif needed > MAX_SEEDS_NEEDED:
@@ -218,7 +216,7 @@ def _conclusion(
         return f"open: other seeds may reverse the difference (see 95 % by seeds); {advice}"
     models = "the uncertainty is unknown"
     if text is not None:
-        models = "the text cannot tell the models apart (see 95 % by text)"
+        models = "on other text, either model may be better (see 95 % by text)"
         if text.excludes_zero:
             models = f"this model is {word} than that of row 1 (see 95 % by text)"
     return f"{models}; the effect of the settings is open: {advice}"

@@ -1,4 +1,4 @@
-"""Evaluate a model on a text, and report its loss, calibration and losses to compare with."""
+"""Evaluate a model on a text; report its loss, its calibration and losses of other predictors."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from gpt.status import phase
 from gpt.text.vocabulary import Ids, Vocabulary
 
 BINS = 10  # number of ranges of probability, of equal width, in the reliability diagram
-ALTERNATIVES = 5  # number of likely ids that a Surprise keeps at each id
-MAX_SURPRISES = 2**20  # largest number of ids that a Surprise keeps, the first ones of a text
-MAX_MILLINATS = 2**16 - 1  # largest loss that a Surprise keeps, in thousandths of a nat
-SQUARE_ROOT_OF_1 = 255  # stored value of the probability 1
+ALTERNATIVES = 5  # number of likely ids that a Surprise stores at each position
+MAX_SURPRISES = 2**20  # if the text has more ids, a Surprise stores only its beginning
+MAX_MILLINATS = 2**16 - 1  # largest loss that a Surprise stores, in thousandths of a nat
+SQUARE_ROOT_OF_1 = 255  # the integer that stores the square root of probability 1
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class CalibrationBin:
 
     low: float
     high: float
-    ids: int
+    ids: int  # number of predictions
     probability: float  # mean probability of the most likely id
-    accuracy: float  # fraction of ids at which it is right
+    accuracy: float  # fraction of predictions whose most likely id is right
 
 
 class Calibration:
-    """How often the most likely id is right, compared with its probability (arXiv:1706.04599)."""
+    """Accuracy of the most likely id, compared with its probability (arXiv:1706.04599)."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((BINS, 3))  # ids, probability, hits
@@ -60,21 +60,21 @@ class Calibration:
 
     @property
     def accuracy(self) -> float:
-        """Fraction of ids at which the most likely id is right."""
+        """Fraction of predictions whose most likely id is right."""
         ids, _, hits = self._sums.sum(0).tolist()
         return float(hits / ids)
 
     @property
     def error(self) -> float:
-        """Expected calibration error: |probability - accuracy| of each id's bin, averaged."""
+        """Expected calibration error: |probability - accuracy| of bins, weighted by their size."""
         ids, p, hits = self._sums.T
         return float(np.abs(p - hits).sum() / ids.sum())
 
 
 class Surprise:
-    """Loss and likely ids at each of the first MAX_SURPRISES ids of a text, in small integers.
+    """Losses and likely ids at the first MAX_SURPRISES ids of a text, stored as small integers.
 
-    All are 0 for the first id, which is not predicted. n: number of ids, k: number of likely ids.
+    n: number of ids, k: number of likely ids. The first id is not predicted; its values are 0.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
@@ -82,18 +82,18 @@ class Surprise:
         n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
         self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
         self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
-        self.roots = np.zeros((n, k), np.uint8)  # square roots of their probabilities, times 255
+        self.roots = np.zeros((n, k), np.uint8)  # 255 x the square root of each probability
 
     def add(self, scores: Scores) -> None:
         """Store the losses and likely ids of the consecutive ids in `scores`."""
         part = slice(scores.start, scores.start + len(scores.losses))
-        n = len(self.ids[part])  # the text may be longer than what is kept
+        n = len(self.ids[part])  # the text may be longer than `self.ids`
         self.millinats[part] = np.minimum(1000 * scores.losses[:n], MAX_MILLINATS).round()
         self.likely[part] = scores.likely[:n]
         self.roots[part] = (SQUARE_ROOT_OF_1 * np.sqrt(scores.probabilities[:n])).round()
 
     def curve(self, points: int) -> list[float]:
-        """Return the mean losses, in nats per id, of about `points` equal parts of the text."""
+        """Return the mean loss of each of about `points` parts of the text, in nats per id."""
         losses = self.millinats[1:]
         starts = np.unique(np.arange(points) * len(losses) // points)
         sums = np.add.reduceat(losses, starts, dtype=np.float64)
@@ -110,12 +110,12 @@ class EvaluationReport:
 
     text: str  # name of the text
     rule: str  # how the text was divided into windows, and from which ids each id was predicted
-    unit: str  # `character` or `byte`, which an id stands for
+    unit: str  # what an id stands for: `character` or `byte`
     ids: int  # size of the scored text in ids
     characters: int
     bytes: int
     outside: int  # number of characters outside the model's vocabulary
-    loss: float  # nats per id; on the val split in the windows of training, this is `val_loss`
+    loss: float  # nats per id; on the val split and without a stride, this is `val_loss`
     loss_per_character: float  # nats
     interval: Interval | None  # confidence interval of `loss_per_character`; None for a short text
     bits_per_character: float
@@ -147,7 +147,7 @@ def evaluate_text(
         model: the network, which is set to evaluation mode.
         text: the text.
         mixture: n-gram counts to mix with the network's predictions; None for the network alone.
-        stride: the ids from one input of the network to the next; None if inputs do not overlap.
+        stride: see `score_text`.
         by: the properties by which to break the loss down, keys of LABELS.
         surprise: whether to report the loss and the likely characters at each id.
 
@@ -182,7 +182,7 @@ def evaluate_text(
             references = reference_losses(text.train, ids, vocabulary, scale)
     return EvaluationReport(
         text=text.name,
-        rule=rule(T, context, stride, window_stride(T, stride, mixture), vocabulary.unit),
+        rule=_rule(T, context, stride, window_stride(T, stride, mixture), vocabulary.unit),
         unit=vocabulary.unit,
         ids=units.ids,
         characters=units.characters,
@@ -190,7 +190,7 @@ def evaluate_text(
         outside=text.outside,
         loss=loss,
         loss_per_character=per_character,
-        interval=blocks.interval(per_character / loss),
+        interval=blocks.interval(units.per_character(1.0)),
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
         perplexity=math.exp(per_character),
@@ -204,14 +204,14 @@ def evaluate_text(
     )
 
 
-def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
-    """Return a phrase that describes the windows, and the context from which ids are predicted.
+def _rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
+    """Describe how the text was divided into windows, and from which ids each id was predicted.
 
     Args:
-        T: the length of a window, in ids.
+        T: the number of ids in a window.
         context: the number of ids that attention sees at once, at most `T`.
-        stride: the ids from one input of the network to the next; None if inputs do not overlap.
-        step: the ids from one window of n-gram counts to the next; None without `stride`.
+        stride: see `score_text`.
+        step: the number of ids from one window to the next, from `window_stride`.
         unit: what an id stands for: `character` or `byte`.
     """
     attention = "" if context == T else f" (attention sees {context:,} at once)"
@@ -221,8 +221,8 @@ def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) 
             f"but the first is scored once, from those before it in its window"
         )
     is_counted = (T, stride) != (context, step)
-    counts = f"; counts see windows of {T:,}, one every {step:,}" if is_counted else ""
+    counts = f"; n-grams are counted in windows of {T:,}, one every {step:,}" if is_counted else ""
     return (
         f"windows of {context:,} {unit}s, one every {stride:,}{counts}; each {unit} but the first "
-        f"is scored once, from at least {T - step:,} {unit}s before it, or all"
+        f"is scored once, from at least {T - step:,} {unit}s before it, or all if there are fewer"
     )

@@ -23,8 +23,8 @@ from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
-MAX_REPEATED_CHARACTERS = 32  # largest length of the repeated sequence of the induction score
-SEQUENCES = 4  # number of random sequences over which the induction score is averaged
+MAX_REPEATED_CHARACTERS = 32  # largest length of a sequence that `induction_score` repeats
+SEQUENCES = 4  # number of random sequences over which `induction_score` averages
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions made from the residual stream after each block, as if the network ended there.
+    """Predictions that the network would make if it ended after its embeddings, or after a block.
 
     In each tensor, row 0 is predicted from the embeddings, and row i from the output of block i
     (counted from 1). The last row is the prediction of the network.
@@ -72,7 +72,7 @@ class AttentionAnalysis(Attention):
     previous: Tensor  # (n_layer, H), from `previous_character_score`
     induction: Tensor  # (n_layer, H), from `induction_score`
     losses: Tensor  # (T - 1,) loss of each character but the first
-    losses_without: Tensor  # (n_layer, H, T - 1) the losses with this head ablated
+    losses_without: Tensor  # (n_layer, H, T - 1) `losses` with one head ablated
     lens: LogitLens
     with_counts: CountsAnalysis | None = None  # None if the model has no counts
 
@@ -161,8 +161,8 @@ def analyze_text(
 def attend(model: GPT, ids: Tensor) -> Attention:
     """Compute the attention weights and predictions of `model` for `ids` (T,).
 
-    The fused attention kernel returns no weights, so they are computed again from the input of each
-    block. `model` is set to evaluation mode.
+    `model` is set to evaluation mode. The fused attention kernel returns no weights, so they are
+    computed from each block's input in a second pass.
     """
     model.eval()
     logits, streams = run_with_streams(model, ids)
@@ -188,11 +188,11 @@ def blocks_of(model: GPT) -> list[Block]:
 
 @torch.no_grad()
 def value_norms(model: GPT, ids: Tensor) -> Tensor:
-    """Return the norms (n_layer, H, T) of the value vectors of `ids` (T,), after output projection.
+    """Return the norms (n_layer, H, T) of the projected value vectors of `ids` (T,).
 
-    The weight of a key position times its norm is the length of the vector that it adds to the
-    residual stream of the query, a better measure of its contribution than the weight alone
-    (arXiv:2004.10102).
+    An attention weight times the norm at its key position is the length of the vector that a head
+    adds to the query's residual stream. This measures the key's contribution better than the weight
+    alone (arXiv:2004.10102).
     """
     _, streams = run_with_streams(model, ids)
     norms = []
@@ -205,20 +205,19 @@ def value_norms(model: GPT, ids: Tensor) -> Tensor:
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the previous character, (..., T, T) -> (...); NaN if T is 1.
+    """Return the mean of `weights` (..., T, T) on the previous character, (...); NaN if T is 1.
 
-    A head with a high score, and a head in a later layer with a high `induction_score`, together
-    copy text: after [A][B] ... [A] they predict [B] (arXiv:2209.11895).
+    A head with a high score and an induction head in a later layer copy text together: after
+    [A][B] ... [A] they predict [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return how strongly heads attend to the character after an earlier, equal character.
+    """Return the mean weight (...) on the character that followed the same character before.
 
-    `weights` (..., 2 n, 2 n) are those for a text of n different characters that is written twice.
-    The score (...) is the mean, over i from 0 to n - 1, of the weight of query position n + i on
-    key position i + 1.
+    `weights` (..., 2 n, 2 n) are for a sequence of n distinct characters that is written twice. The
+    mean is over the weights of query position n + i on key position i + 1, for i from 0 to n - 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -227,8 +226,8 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
 def induction_score(model: GPT) -> Tensor:
     """Return the prefix matching score of each head, (n_layer, H); near 1 for an induction head.
 
-    The score is a mean over SEQUENCES fixed sequences of different random characters, each written
-    twice. It is NaN if `model.config.T` is 1.
+    The score is a mean over SEQUENCES sequences of distinct random characters, each written twice.
+    The sequences depend only on the model's T and V. The score is NaN if `model.config.T` is 1.
     """
     config, V = model.config, model.head.out_features
     n = min(MAX_REPEATED_CHARACTERS, config.T // 2, V)
@@ -245,7 +244,7 @@ def induction_score(model: GPT) -> Tensor:
 def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
     """Return the losses (n_layer, H, T - 1) on `ids` (T,) with one head ablated (arXiv:1905.10650).
 
-    Element (l, h, t) is the loss of character t + 1 without head h of layer l.
+    Element (l, h, t) is the loss of character t + 1 with head h of layer l ablated.
     """
     _, streams = run_with_streams(model, ids)
     blocks, losses = blocks_of(model), []
@@ -264,7 +263,8 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
     """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
     The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
-    lens", nostalgebraist, LessWrong 2020). `unknown` are nats to add to each of the T - 1 losses.
+    lens", nostalgebraist, LessWrong 2020). `unknown` has nats to add to the T - 1 losses, from
+    `unknown_costs`.
     """
     _, streams = run_with_streams(model, ids)
     return _lens_of((model.head(model.norm(x)).float() for x in streams), ids, unknown)
@@ -274,9 +274,9 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
 def analyze_counts(
     model: GPT, mixture: Mixture, ids: Tensor, unknown: Tensor | float = 0.0
 ) -> CountsAnalysis:
-    """Predict the ids (T,) by n-gram counts alone, and by the mixture of counts and network.
+    """Predict `ids` (T,) by n-gram counts alone, and by the mixture of counts and network.
 
-    `unknown` are nats to add to each of the T - 1 losses.
+    `unknown` has nats to add to the T - 1 losses, from `unknown_costs`.
     """
     logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
     network = logits[0].log_softmax(-1).cpu().numpy()
@@ -289,7 +289,7 @@ def analyze_counts(
 
 
 def _lens_of(rows: Iterable[Tensor], ids: Tensor, unknown: Tensor | float) -> LogitLens:
-    """Return the predictions for `rows`, each of which has float32 logits (1, T, V)."""
+    """Return a LogitLens with a row for each of `rows`, which are float32 logits (1, T, V)."""
     predicted, probabilities, losses = [], [], []
     for logits in rows:
         top = logits[0].softmax(-1).max(-1)  # (T,)

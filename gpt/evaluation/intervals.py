@@ -1,9 +1,9 @@
 """Confidence intervals of a loss on a text, and of a difference of losses.
 
-The losses of neighbouring characters are correlated, so deviation / sqrt(n) is far too narrow.
-Therefore, a text is divided into blocks. The interval of a loss is a block bootstrap: blocks are
-drawn with replacement (Künsch 1989, "The jackknife and the bootstrap for general stationary
-observations"). The interval of a difference is that of Student's t, over blocks or over seeds.
+The losses of neighbouring characters are correlated, so deviation / sqrt(n) is far less than the
+error of their mean. Therefore, a text is divided into blocks. A bootstrap that draws blocks with
+replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for general
+stationary observations"). Student's t, over blocks or over seeds, gives that of a difference.
 """
 
 import math
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 
 CONFIDENCE = 0.95  # probability that an interval contains the true value
-RESAMPLES = 2000  # number of texts that are drawn from the blocks
+RESAMPLES = 2000  # number of bootstrap samples
 MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the draws
 POWER = 0.8  # probability to show a difference with the seeds that `seeds_needed` returns
 
@@ -30,12 +30,12 @@ class Interval:
     low: float
     high: float
     confidence: float
-    block: int  # ids of a block
+    block: int  # number of ids in a block
 
 
 @dataclass(frozen=True)
 class StudentInterval:
-    """A confidence interval, by a t distribution with `freedom` degrees of freedom."""
+    """A confidence interval by Student's t distribution with `freedom` degrees of freedom."""
 
     low: float
     high: float
@@ -71,23 +71,23 @@ class BlockSums:
         self.sums = np.zeros(len(self.sizes))
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
-        """Add the losses of ids at ascending `positions`, their indices in the text."""
+        """Add the `losses` of the ids at `positions`, which are ascending indices in the text."""
         blocks = positions // self.length
         first = blocks[0]
         sums = np.bincount(blocks - first, losses)
         self.sums[first : first + len(sums)] += sums
 
     def whole_means(self) -> list[float]:
-        """Return the mean loss of each block, except a shorter one at the end."""
+        """Return the mean loss of each block, without a last block that is shorter."""
         means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
         return means
 
     def interval(self, factor: float = 1.0) -> Interval | None:
-        """Return the interval of the mean loss times `factor`; None for fewer than two blocks.
+        """Return the interval of `factor` times the mean loss; None for fewer than two blocks.
 
-        With few blocks, the interval between the quantiles at 2.5 % and 97.5 % is too narrow.
-        Hesterberg (arXiv:1411.5279, section 4.3) replaces 2.5 % by Phi(-t sqrt(n / (n - 1))) for n
-        blocks. Phi is the normal distribution function, and t the quantile of Student's t.
+        For n blocks, it ends at the quantiles p and 1 - p of the bootstrap means, where p is
+        Phi(-t sqrt(n / (n - 1))), Phi the normal distribution function, and t the quantile of
+        Student's t (arXiv:1411.5279, section 4.3). With p = 2.5 %, it would be too narrow.
         """
         n = len(self.sums)
         if n < 2:
@@ -127,7 +127,7 @@ def _interval(difference: float, standard_error: float, freedom: float) -> Stude
 
 @cache
 def student_quantile(freedom: float) -> float:
-    """Return t such that P(-t <= X <= t) = CONFIDENCE for an X with Student's distribution.
+    """Return t such that P(-t <= X <= t) = CONFIDENCE, where X has Student's t distribution.
 
     `freedom` is the number of degrees of freedom of the distribution.
     """
@@ -141,18 +141,18 @@ def student_quantile(freedom: float) -> float:
 
 
 def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
-    """Return mean and standard error of the runs' `values`, ignoring None; None if none is left."""
+    """Return the SeedMean of the runs' `values` that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     n = len(known)
     return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many runs of each of two configs show a `difference` of their mean losses.
+    """Return how many seeds two configs each need to show a `difference` of their mean losses.
 
-    They show it with probability POWER, by the normal approximation with Guenther's correction for
-    a t test (1981, "Sample size formulas for normal theory t tests"). `variances` is the variance
-    of the loss over seeds, summed over both configs.
+    With this number, a t test shows the difference with probability POWER. This is the normal
+    approximation with Guenther's correction (1981, "Sample size formulas for normal theory t
+    tests"). `variances` is the sum of both configs' variances of the loss over seeds.
     """
     normal = NormalDist()
     z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)

@@ -1,6 +1,6 @@
 """Validation loss, computed without randomness.
 
-Shapes use B windows of T characters, and V distinct characters.
+Shapes use B windows of T ids, and V distinct ids.
 """
 
 import math
@@ -30,7 +30,7 @@ from gpt.text.batches import (
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-# Largest number of logits of a forward pass of one thread: 16 MB. Above 32 MB, malloc requests
+# Largest number of logits of a forward pass in one CPU thread: 16 MB. Above 32 MB, malloc requests
 # memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
 ACCELERATOR_EVAL_LOGITS = 2**24  # the same for a forward pass on an accelerator: 64 MB
@@ -51,9 +51,9 @@ def evaluate(
     mixture: Mixture | None = None,
     characters: int | None = None,
 ) -> float:
-    """Return the first of the losses that `evaluate_each` computes, in nats per id.
+    """Return the loss of `model`, or of its mixture with n-gram counts, in nats per id.
 
-    This is the loss of the mixture with n-gram counts, if `mixture` is set; otherwise, of `model`.
+    For the arguments, see `evaluate_each`.
     """
     return evaluate_each(model, ids, vocabulary, mixture=mixture, characters=characters)[0]
 
@@ -77,16 +77,16 @@ def evaluate_each(
     Args:
         model: the model, which is set to evaluation mode.
         ids: at least two ids.
-        vocabulary: the vocabulary of `ids`. The characters that share the unknown id also share
-            its probability equally; None if there is no unknown id.
+        vocabulary: the vocabulary of `ids`, used to divide the probability of the unknown id
+            equally among its characters; None if there is no unknown id.
         mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
         ranks: the ranks that divide the windows; each of them has to call this function.
 
     Returns:
-        Losses in nats per id, in this order: of the mixture, if `mixture` is set; of `model`; of
-        each of its members, if it is an ensemble.
+        Losses in nats per id, in this order: of the mixture, if there is one; of `model`; if it is
+        an ensemble, of each member.
 
     Raises:
         Stopped: `should_stop` returned True on any rank.
@@ -111,7 +111,7 @@ def evaluate_each(
     T = model.config.T if mixture is None else mixture.T
     losses_each = len(members) + (len(members) > 1) + (mixture is not None)
     passes = list[Tensor]()  # (losses_each,) each, on the device
-    added = list[float]()  # nats to add to each of these losses for unknown ids
+    added = list[float]()  # for each pass, nats to add to its losses for unknown ids
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     B = logits_at_once // members[0].head.out_features // T or 1
@@ -136,7 +136,7 @@ def evaluate_each(
 
 
 def timed_characters(T: int, device: torch.device) -> int:
-    """Return how many ids to score, in windows of `T` ids, to measure the speed of `evaluate`."""
+    """Return how many ids `evaluate` must score, in windows of `T` ids, to measure its speed."""
     if device.type == "cpu":
         return max(EVAL_CHARACTERS, T) * torch.get_num_threads()
     return max(ACCELERATOR_EVAL_CHARACTERS, T)
@@ -147,7 +147,7 @@ def map_windows(
 ) -> Iterator[Result]:
     """Yield `function(window)` for each window, in order; on a CPU, compute several in threads.
 
-    Windows are read as results are requested. On a CPU, `function` uses one thread.
+    `windows` are read lazily. On a CPU, each call of `function` uses one thread.
     """
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
@@ -155,14 +155,13 @@ def map_windows(
         while some := list(islice(windows, 4 * threads)):
             yield from (pool.map if device.type == "cpu" else map)(function, some)
     finally:
-        # threads that begin may still be setting their number of threads: wait for them, except
-        # after a second Ctrl-C
+        # new threads may still be in `set_threads_here`: wait, except after a second Ctrl-C
         wait = isinstance(sys.exception(), Exception | None)
         pool.shutdown(wait, cancel_futures=True)
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the nats to add to the loss of each id: log k if k characters share it."""
+    """Return the nats to add to the loss of each id: log k if k characters share the id, else 0."""
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 
@@ -176,7 +175,7 @@ def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Numbers of scored ids, and of the characters and UTF-8 bytes that these ids stand for."""
+    """Numbers of scored ids, and of the characters and UTF-8 bytes that the ids stand for."""
 
     ids: int
     characters: int

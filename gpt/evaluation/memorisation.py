@@ -1,11 +1,11 @@
 """Measure how much of its train split a model repeats, compared with text that people wrote.
 
-Two questions: how much of what the model writes occurs in the train split (arXiv:2111.09509), and
-how well it continues prefixes of the train split compared with prefixes of text that it has not
-seen (arXiv:2202.07646, 2410.19482).
+Copying is the share of the model's samples that occurs in the train split (arXiv:2111.09509).
+Recall measures how well the model continues prefixes of the train split. It is compared with recall
+of text that the model was not trained on (arXiv:2202.07646, 2410.19482).
 
-Substrings are compared by hashes of 64 bits. Different substrings can have the same hash, but
-hardly ever do: for 10,000 substrings of samples in a text of 10^9 ids, the probability is 10^-6.
+Substrings are compared by hashes of 64 bits. When 10,000 substrings of samples are searched in a
+text of 10^9 ids, two different substrings have the same hash with a probability of 10^-6.
 """
 
 from bisect import bisect_left
@@ -29,10 +29,10 @@ SEARCHED_CHARACTERS = 512  # length of each sample
 PREFIX_IDS = 64  # longest prefix that the model continues
 CONTINUATION_IDS = 32  # longest continuation that is compared
 EXCERPTS = 128  # number of prefixes from each text
-COPY_LENGTHS = (8, 16, 32, 64, 128)  # ids of the substrings that are counted
+COPY_LENGTHS = (8, 16, 32, 64, 128)  # lengths of the substrings that are counted, in ids
 COPY_IDS = 32  # length of the substrings on which the verdict is based
 SEARCHED_IDS = 2**20  # ids of the train split that are searched at once, which limits memory
-SEEN_SHARE = 0.5  # share of substrings in the train split above which a text counts as seen
+SEEN_SHARE = 0.5  # a text is not unseen if a larger share of its substrings occurs in train
 EXCESS = 0.05  # smallest difference of two shares that counts as memorisation
 
 
@@ -47,7 +47,7 @@ class Copying:
 
 @dataclass(frozen=True)
 class Recall:
-    """How well a model predicts the continuations of prefixes that are taken from a text."""
+    """How well a model continues prefixes of a text."""
 
     excerpts: int  # number of prefixes
     loss: float  # nats per id of the continuations
@@ -59,8 +59,8 @@ class Recall:
 class MemorisationReport:
     """How much a model repeats its train split, compared with unseen text that people wrote.
 
-    `memorised` is True if `samples` has a larger share of copied substrings of COPY_IDS ids than
-    `human`, or `train` a larger share of exact continuations than `unseen`, by at least EXCESS.
+    `memorised` is True if `samples.shares[COPY_IDS]` exceeds that of `human`, or `train.exact`
+    exceeds `unseen.exact`, by at least EXCESS.
     """
 
     prefix: int  # ids of each prefix in `train` and `unseen`
@@ -84,7 +84,7 @@ def measure_memorisation(
 
     Args:
         model: the network, which is set to evaluation mode.
-        text: text that people wrote, which the model was not trained on.
+        text: a text that people wrote and that the model was not trained on.
         train: the ids of the train split.
         samples: the ids of texts that the model wrote, each with at least COPY_IDS ids.
         mixture: n-gram counts to mix the network's predictions with.
@@ -125,7 +125,7 @@ def _recall(
     continuation: int,
     mixture: Mixture | None,
 ) -> Recall:
-    """Measure how well the model continues evenly spread excerpts of the text `ids`."""
+    """Measure how well the model continues evenly spread prefixes of `prefix` ids in `ids`."""
     length = prefix + continuation
     losses, exact = [], []
     for part in spread_slices(len(ids), EXCERPTS * length, length):
@@ -145,7 +145,7 @@ def _recall(
 def _verdict(
     samples: Copying, human: Copying, train: Recall, unseen: Recall, unit: str
 ) -> tuple[bool, str]:
-    """Return whether the model memorised its train split, and a sentence about it."""
+    """Return whether the model memorised its train split, and a sentence with the reason."""
     copied, usual = samples.shares[COPY_IDS], human.shares[COPY_IDS]
     copies, recalls = copied - usual >= EXCESS, train.exact - unseen.exact >= EXCESS
     numbers = (
@@ -168,11 +168,11 @@ def _verdict(
 
 
 def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids]:
-    """Find the substrings of `pieces`, a few thousand ids in total, that occur in `text`.
+    """Find substrings of `pieces` in `text`. The pieces have a few thousand ids in total.
 
     Returns:
-        The fraction of the substrings of n ids that occur in `text`, for each n in COPY_LENGTHS up
-        to the length of the longest piece; and the longest substring that occurs in `text`.
+        For each n in COPY_LENGTHS up to the length of the longest piece, the fraction of substrings
+        of n ids that occur in `text`; and the longest substring that occurs in `text`.
     """
 
     @cache
@@ -186,16 +186,16 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
 
 
 def _copied(text: Ids, pieces: Sequence[Ids], n: int) -> tuple[float, Ids]:
-    """Return the fraction of the pieces' substrings of `n` ids that `text` has, and an example."""
+    """Return the fraction of substrings of `n` ids that occur in `text`, and one of these."""
     hashes = np.concatenate([_hashes(piece, n) for piece in pieces])
     distinct, numbers = np.unique(hashes, return_inverse=True)
-    begins = np.zeros(2**20, bool)  # for all values of 20 bits, whether a hash begins with them
+    begins = np.zeros(2**20, bool)  # for each value of 20 bits, whether a hash begins with it
     begins[distinct >> np.uint64(44)] = True
     occurs, copy = np.zeros(len(distinct), bool), text[:0]
     for start in range(0, len(text), SEARCHED_IDS):
         part = text[start : start + SEARCHED_IDS + n - 1]
         hashes = _hashes(part, n)
-        places = np.flatnonzero(begins[hashes >> np.uint64(44)])  # faster than to search all
+        places = np.flatnonzero(begins[hashes >> np.uint64(44)])  # few are left to search
         nearest = distinct.searchsorted(hashes[places]).clip(max=len(distinct) - 1)
         is_equal = distinct[nearest] == hashes[places]
         occurs[nearest[is_equal]] = True

@@ -15,20 +15,20 @@ from gpt.text.vocabulary import Ids, Vocabulary
 
 @dataclass(frozen=True)
 class ScoredText:
-    """A text, of which all characters but the first are scored.
+    """A text whose characters, except the first one, are scored.
 
     Characters outside the vocabulary share the unknown id or, if there is none, are left out.
     """
 
     name: str
-    ids: Ids  # the first of them is only context
+    ids: Ids  # the first id is only context
     vocabulary: Vocabulary  # `unknown` is the number of characters of this text that share the id
     units: Units  # numbers of scored ids, and of their characters and bytes
     outside: int  # number of characters outside the vocabulary
     train: Ids | None  # the run's train split; None if its text is missing
 
     def sha256(self) -> str:
-        """Return a hash of the text, which is the same for ids of characters and of bytes."""
+        """Return a hash of the scored characters. It is the same if the ids are bytes."""
         digest = hashlib.sha256()
         for part in spread_slices(len(self.ids) - 1):
             digest.update(self.vocabulary.utf8(self.ids[1:][part]))
@@ -47,8 +47,8 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     """Return the whole text of `corpus`, encoded by the vocabulary of the model.
 
     Args:
-        corpus: the text. Its ids must be bytes if those of `vocabulary` are; otherwise, it must
-            have an id for each distinct character.
+        corpus: the text. If the ids of `vocabulary` are bytes, its ids must be bytes; otherwise,
+            they must be characters, without an unknown id.
         vocabulary: the model's vocabulary.
         train: the ids of the run's train split; None if its text is missing.
 
@@ -78,7 +78,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
 
 
 def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Encode the characters of `corpus` by another `vocabulary`, in a temporary file.
+    """Encode the characters of `corpus` by `vocabulary`, in a temporary file.
 
     Return the ids, and the size in UTF-8 of the encoded characters but the first.
     """

@@ -1,4 +1,4 @@
-"""Score each character of a text: its loss, and the probability of the most likely character.
+"""Score each id of a text: compute its loss, and the probabilities of the most likely ids.
 
 Shapes use B windows of W ids, n scored ids, k likely ids and V distinct ids.
 """
@@ -25,7 +25,7 @@ from gpt.model.windows import mixed, segmented
 from gpt.text.batches import Batch, scored_windows, sliding_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
-COUNTED_AGAIN = 8  # with a stride, number of overlapping windows of counts that contain an id
+COUNTED_AGAIN = 8  # with a stride, number of windows of n-gram counts that contain an id
 ADAPTIVE_LEARNING_RATE = 1e-3  # learning rate of Adam
 SQUARES_DECAY = 0.99  # decay of the running mean of squared gradients from one update to the next
 
@@ -55,16 +55,16 @@ def score_text(
 
     Each id is predicted from the ids before it in its window. By default, windows do not overlap:
     the losses are those that `evaluate_each` averages. With `stride`, inputs of the network overlap
-    (see `sliding_windows`), so that ids are predicted from more context. The windows of counts
-    overlap, too (see `window_stride`).
+    (see `sliding_windows`), so that ids are predicted from more context. The windows in which
+    n-grams are counted overlap, too (see `window_stride`).
 
     Args:
         model: the network, which is set to evaluation mode.
         ids: the text, at least two ids.
-        vocabulary: the vocabulary of `ids`. The characters that share the unknown id also share
-            its probability equally.
-        mixture: counts to mix the network's predictions with.
-        stride: the ids from one input of the network to the next; None if inputs do not overlap.
+        vocabulary: the vocabulary of `ids`. The probability of the unknown id is divided equally
+            among its characters.
+        mixture: n-gram counts to mix with the network's predictions.
+        stride: number of ids from one input of the network to the next; None without overlap.
         k: the number of likely ids to return, reduced to V if it is larger.
     """
     device, members = next(model.parameters()).device, members_of(model)
@@ -83,7 +83,7 @@ def score_text(
         top = logs.topk(min(k, V))  # (B, n, k)
         hits = top.indices[..., 0] == y
         if vocabulary.unknown > 1:
-            hits &= y != vocabulary.unknown_id  # this id does not say which character it is
+            hits &= y != vocabulary.unknown_id  # this id stands for several characters
         contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
         losses = -logs.gather(-1, y[..., None])[..., 0]
         parts = (losses, contexts, top.indices, top.values.exp(), hits)
@@ -102,13 +102,13 @@ def score_text(
 
 
 def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
-    """Return the logits (B, n, V) of the network `member` after the last `n` ids of windows `x`.
+    """Return the logits (B, n, V) of a network after each of the last `n` ids of windows `x`.
 
     Args:
         member: the network.
         x: (B, W) windows, which may exceed the network's context.
-        n: the number of ids, W if `stride` is None.
-        stride: the ids from one input to the next; None to predict in segments (see `segmented`).
+        n: the number of ids to predict from; W if `stride` is None.
+        stride: number of ids from one input of the network to the next; None for `segmented`.
     """
     if stride is None:
         return segmented(member, x)
@@ -125,9 +125,8 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
     """Return the number of ids from one window of `T` ids to the next, in `score_text`.
 
-    Without n-gram counts (`mixture`), this is `stride`. Counting anew every `stride` ids would take
-    too long. Therefore, a window of counts begins every T / COUNTED_AGAIN ids, rounded down to a
-    multiple of `stride`.
+    Without a `mixture`, this is `stride`. With one, it is T / COUNTED_AGAIN, rounded down to a
+    multiple of `stride` (at least `stride`), because counting a window every `stride` ids is slow.
     """
     if stride is None or mixture is None:
         return stride
@@ -145,7 +144,7 @@ def block_losses(
     Args:
         model: the network, which is set to evaluation mode.
         text: the text.
-        mixture: n-gram counts to mix the network's predictions with.
+        mixture: n-gram counts to mix with the network's predictions.
 
     Returns:
         The sums in nats, and the mean loss in nats per character.
@@ -169,16 +168,16 @@ def adaptive_loss(
 ) -> float:
     """Return the mean loss in nats per id of a copy of `model` that learns while it is evaluated.
 
-    This is dynamic evaluation (arXiv:1709.07432), which compares with compressors: they also adapt
-    to the text. The windows are those of `evaluate`. After each segment as long as the network's
-    context is scored, the copy is updated by Adam, without momentum, with the gradient of that
-    segment's loss. Counts of the train split do not change.
+    This is dynamic evaluation (arXiv:1709.07432). Compare its loss with compressors, which also
+    adapt to the text. The windows are those of `evaluate`, divided into segments as long as the
+    network's context. After a segment is scored, Adam, without momentum, updates the copy with the
+    gradient of the segment's loss. Counts of the train split do not change.
 
     Args:
         model: the network, which does not change.
         ids: at least two ids.
         vocabulary: the vocabulary of `ids`.
-        mixture: n-gram counts to mix the network's predictions with.
+        mixture: n-gram counts to mix with the network's predictions.
         learning_rate: the learning rate of Adam.
     """
     adapted = deepcopy(model).eval()
@@ -187,7 +186,7 @@ def adaptive_loss(
     T, total = adapted.config.T, 0.0
 
     def learn(x: Tensor, y: Tensor) -> Tensor:
-        """Return the logits (1, n, V) of a segment; then train the copy on it."""
+        """Return the logits (1, n, V) of the segment `x`, then train the copy to predict `y`."""
         logits: Tensor = adapted(x)
         optimizer.zero_grad()
         torch.autograd.backward(cross_entropy(logits, y))

@@ -20,16 +20,16 @@ from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source
 
-MIN_LINE_CHARACTERS = 60  # length below which a line is ignored, as it may occur twice by chance
-MAX_SCANNED_IDS = 2**22  # number of first ids of val whose lines are searched in train
+MIN_LINE_CHARACTERS = 60  # shorter lines are ignored, because they may occur twice by chance
+MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val in lines that train has, too
-UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
+DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val's characters in lines that also occur in train
+UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val's characters that do not occur in train
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Lines that occur in both train and the first characters of val."""
+    """Lines that occur both in train and in the scanned beginning of val."""
 
     share: float  # fraction of the scanned characters of val in such lines
     scanned: int  # number of scanned characters
@@ -49,8 +49,8 @@ class TextSize:
     unit: Literal["characters", "bytes"]  # the kind of an id
     V: int  # vocabulary size
     unknown: int  # number of distinct characters that share the unknown id
-    train: int  # ids of the train split
-    val: int  # ids of the val split
+    train: int  # number of ids in the train split
+    val: int  # number of ids in the val split
     val_characters: int
 
 
@@ -64,7 +64,7 @@ class TextReport:
     frequencies: dict[str, int]  # count of each character
     rare: int  # number of rare characters
     rarest: list[Finding]
-    only_in_val: dict[str, int]  # count of each character that train lacks
+    only_in_val: dict[str, int]  # count of each character of val that train does not have
     suspicious: list[Suspicion]
     baselines: Baselines
     duplicates: Duplicates
@@ -77,9 +77,9 @@ def describe_text(
     """Measure a text, and return the report.
 
     Args:
-        sources: the text, and the val text if a separate one is set.
-        data: the settings by which the text is read.
-        corpus: the ids on which a model would be trained, which may be bytes.
+        sources: the text and, if `data.val_source` is set, the val text.
+        data: the settings with which the text was read.
+        corpus: the text in the ids on which a model would be trained, which may be bytes.
         text: the same text with one id for each distinct character.
     """
     name = listed([source.name for source in sources], 1)
@@ -125,7 +125,7 @@ def describe_text(
 
 
 def find_duplicates(text: Corpus) -> Duplicates:
-    """Find lines of val that also occur in train and have at least MIN_LINE_CHARACTERS."""
+    """Find lines of at least MIN_LINE_CHARACTERS that occur both in val and in train."""
     decode, train, val = text.vocabulary.decode, text.train, text.val[:MAX_SCANNED_IDS]
     lines = Counter(line for line in decode(val).split("\n") if len(line) >= MIN_LINE_CHARACTERS)
     longest, last, found = max(map(len, lines), default=0), "", set[str]()
