@@ -244,7 +244,7 @@ class SkipInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func` unless torch.nn.init defines it; then return its `tensor` unchanged."""
+        """Call `func`; if it is from torch.nn.init, return its argument `tensor` instead."""
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)

@@ -20,7 +20,7 @@ from gpt.errors import DeviceError, TrainingError
 def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
     """Wrap `module` in DistributedDataParallel (DDP), which averages gradients over `ranks`.
 
-    DDP changes the order in which it adds gradients after the first backward pass. Therefore,
+    After its first backward pass, DDP changes the order in which it adds gradients. Therefore,
     `rehearse` runs forward and backward passes of the wrapped module. Without them, the gradients
     of the first step after a resume would differ in the last bits.
     """

@@ -90,7 +90,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
-    """Return the characters of the word around each id, at most LONG_WORD; 0 between words.
+    """Return the word length at each id, in characters, at most LONG_WORD; 0 between words.
 
     `points` and `begins` are the results of `characters_of`.
     """

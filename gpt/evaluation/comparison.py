@@ -72,7 +72,7 @@ class RowDifference:
 
     `seeds_needed` estimates how many seeds each row must have so that the interval `seeds` excludes
     zero with probability 0.8. It is None if that interval already excludes zero, if the variance
-    over seeds is unknown, or if no setting differs.
+    over seeds is unknown, or if the losses or all settings are equal.
     """
 
     row: int  # number of the row

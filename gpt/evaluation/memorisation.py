@@ -87,7 +87,7 @@ def measure_memorisation(
         text: a text that people wrote and that the model was not trained on.
         train: the ids of the train split.
         samples: the ids of texts that the model wrote, each with at least COPY_IDS ids.
-        mixture: n-gram counts to mix the network's predictions with.
+        mixture: n-gram counts to mix with the network's predictions.
 
     Raises:
         UsageError: `text` or `train` is too short.
@@ -186,7 +186,7 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
 
 
 def _copied(text: Ids, pieces: Sequence[Ids], n: int) -> tuple[float, Ids]:
-    """Return the fraction of substrings of `n` ids that occur in `text`, and one of these."""
+    """Return the fraction of all substrings of `n` ids that occur in `text`, and one of these."""
     hashes = np.concatenate([_hashes(piece, n) for piece in pieces])
     distinct, numbers = np.unique(hashes, return_inverse=True)
     begins = np.zeros(2**20, bool)  # for each value of 20 bits, whether a hash begins with it

@@ -28,7 +28,7 @@ class ScoredText:
     train: Ids | None  # the run's train split; None if its text is missing
 
     def sha256(self) -> str:
-        """Return a hash of the scored characters. It is the same if the ids are bytes."""
+        """Return a hash of the scored characters, equal for ids of characters and of bytes."""
         digest = hashlib.sha256()
         for part in spread_slices(len(self.ids) - 1):
             digest.update(self.vocabulary.utf8(self.ids[1:][part]))
