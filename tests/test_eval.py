@@ -238,6 +238,15 @@ def test_another_text_may_be_utf8_and_no_table(
     assert [report.outside for report in reports] == [0, 0, 0]
 
 
+def test_a_text_of_one_character_has_the_loss_0() -> None:
+    """Bug: ZeroDivisionError, as the interval was scaled by the ratio of two losses."""
+    Path("a.txt").write_text("a" * 211)
+    api.train(small(), text="a.txt", run_dir="r")
+    report = api.evaluate(api.load("r"), "a.txt")
+    assert report.loss == report.loss_per_character == 0
+    assert report.interval and report.interval.low == report.interval.high == 0
+
+
 def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> None:
     Path("a.txt").write_text(PANGRAM * 29)
     run = api.train(small(), text="a.txt", run_dir="run").run
