@@ -299,7 +299,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend a b --text c", 2, "Got unexpected extra argument(s) (b) (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-    ("train --set train.max_steps=9", 2, "train.max_steps has no effect: it limits --minutes"),
+    ("train --set train.max_steps=9", 2, "train.max_steps has no effect: train.minutes is null"),
     (
         "train --minutes 1 --set train.max_steps=1",
         2,

@@ -117,7 +117,7 @@ def test_words_stay_words(name: str) -> None:
         ("batch_size: 8", "batch_size: unknown key; did you mean train.batch_size?"),
         ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
-        ("train: {plans: [[0, 9]]}", "train.plans: expected the last to be of train.steps (2000)"),
+        ("train: {plans: [[0, 9]]}", "train.plans: expected train.steps (2000) in the last plan"),
         (
             "train: {plans: [[0, 9], [7, 9], [7, 2000]]}",
             "train.plans: expected pairs of a step and a larger",

@@ -172,8 +172,8 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(
     settings = few | {"data.val_fraction": 0.2}
     package.train(text=text_file, settings=settings, run_dir="first")
     expected = (
-        f"{key}: that run may have been trained on a part of what is val here, so val losses may "
-        f"be too low; to split the text as it did: --set data.val_fraction=0.2"
+        f"{key}: that run may have been trained on text of this run's val split, so val losses may "
+        f"be too low; to split the text like that run: --set data.val_fraction=0.2"
     )
     assert told(val_fraction=0.3) == expected
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""

@@ -26,7 +26,7 @@ def _text_names(source: Any) -> object:
 
 def _encoding(name: str) -> str:
     try:
-        "".encode(name)  # fails for codecs between bytes, such as hex
+        "".encode(name)  # fails for codecs that do not encode text, such as hex
     except (LookupError, ValueError):
         raise ValueError(
             "expected an encoding that Python knows, such as utf-8, cp1252 or utf-16"
@@ -44,7 +44,7 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """Settings of the text. A resume may change the text's path and how files are read."""
+    """Settings of the text. A resume may change its path and how its files are read."""
 
     source: TextNames = resumable(
         "python-docs",
@@ -71,8 +71,8 @@ class DataConfig(ConfigSection):
     )
     documents: Literal["files", "lines", "separator"] = setting(
         "files",
-        "unit of data.split documents: a file (or a record of a table), a line, or the text "
-        "between two data.separator",
+        "what a document is, for data.split=documents: a file (or a record of a table), a line, or "
+        "the text between two data.separator",
     )
     encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
         "utf-8",
@@ -108,7 +108,7 @@ class DataConfig(ConfigSection):
 
     @property
     def globs(self) -> tuple[str, ...]:
-        """The globs of `include`, followed by those of `exclude`, each with a `!` before it."""
+        """All globs: those of `include`, then those of `exclude` with a `!` before each."""
         return (*self.include, *(f"!{glob}" for glob in self.exclude))
 
     @model_validator(mode="after")

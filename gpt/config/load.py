@@ -43,19 +43,19 @@ def load_config(
     Args:
         base: the path of a YAML file, the name of a shipped config such as `quickstart`, a Config,
             or None for the defaults.
-        overrides: settings to change. If they change only `train.learning_rate`, then
-            `train.muon_learning_rate` is multiplied by the ratio of the new to the old value.
-        inherit: function that takes the name of a run to fine-tune, and returns the settings that
-            replace the defaults.
+        overrides: settings to change. If they set `train.learning_rate`, but not
+            `train.muon_learning_rate`, both rates are scaled by the same factor.
+        inherit: function that maps the name of a run to fine-tune to settings that replace the
+            defaults.
 
     Raises:
         ConfigError: the file, keys or values are wrong; the message lists the first mistakes.
     """
-    below, changes = _settings(base), _changes(overrides)
-    run = (below | changes).get("train.init_from")
+    settings, changes = _settings(base), _changes(overrides)
+    run = (settings | changes).get("train.init_from")
     if inherit is not None and isinstance(run, str) and run:  # validation refuses other values
-        below = inherit(run) | below
-    given = below | changes | _scaled_muon_rate(below, changes)
+        settings = inherit(run) | settings
+    given = settings | changes | _scaled_muon_rate(settings, changes)
     try:
         return Config.model_validate(_nested(given))
     except ValidationError as error:
@@ -68,17 +68,17 @@ def load_config(
         raise ConfigError(*lines) from None
 
 
-def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return the Muon learning rate in `below`, scaled like the learning rate by `changes`.
+def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
+    """Scale the Muon learning rate in `settings` by the factor that `changes` apply to AdamW's.
 
-    Return {} if `changes` set no learning rate or also the Muon one, or if `below` has none.
+    Return {} unless `changes` set only AdamW's rate, and `settings` have a Muon rate.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
-    if rate_key in changes and key not in changes and below.get(key) is not None:
+    if rate_key in changes and key not in changes and settings.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates
             default = TrainConfig().learning_rate
-            before, after = (each.get(rate_key) or default for each in (below, changes))
-            return {key: min(below[key] * (after / before), MAX_RATE)}
+            before, after = (each.get(rate_key) or default for each in (settings, changes))
+            return {key: min(settings[key] * (after / before), MAX_RATE)}
     return {}
 
 
@@ -101,13 +101,13 @@ def check_effects(config: Config, given: Collection[str]) -> None:
     train, warmup = config.train, config.train.warmup_steps
     exceeds = train.max_steps is not None and warmup > train.max_steps
     for key, is_unused, reason in (
-        ("train.max_steps", train.minutes is None and not train.plans, "it limits --minutes"),
+        ("train.max_steps", train.minutes is None and not train.plans, "train.minutes is null"),
         ("train.warmup_steps", exceeds, "it is more than train.max_steps"),
         ("train.muon_learning_rate", train.optimizer == "adamw", "train.optimizer is adamw"),
         ("data.val_fraction", config.data.val_source is not None, "data.val_source is all of val"),
     ):
         if is_unused and key in given:
-            raise ConfigError(f"{key} has no effect: {reason}; leave out one of the two")
+            raise ConfigError(f"{key} has no effect: {reason}; change one of the two")
 
 
 def _settings(base: Config | Path | str | None) -> Flat:

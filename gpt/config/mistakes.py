@@ -59,7 +59,7 @@ def _message(key: str, mistake: Any) -> str:
 
 
 def nearest_setting(name: str) -> str | None:
-    """Return the key of the setting that `name` probably means, or None."""
+    """Return the key of the setting or section that `name` probably means, or None."""
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
     leaf = name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Settings of the transformer's shape, such as its context length T and its width C."""
+"""Settings of the model, such as its context length T and its width C."""
 
 import json
 from typing import Annotated, Literal, Self
@@ -16,10 +16,10 @@ Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
 class ModelConfig(ConfigSection):
-    """Settings of the transformer's shape. Weights fit only a model of the same shape."""
+    """Settings of the model: its size, attention, embeddings, n-gram counts and dropout."""
 
     T: PositiveInt = inherited(
-        64, "characters of a window: predictions depend on nothing before it", group="model: size"
+        64, "context length: a prediction uses at most this many characters", group="model: size"
     )
     attention_window: PositiveInt = inherited(
         lambda given: given["T"], "characters that attention sees at once, at most T; null = T"
@@ -78,7 +78,7 @@ class ModelConfig(ConfigSection):
         group="model: counts",
     )
     window_counts: Annotated[int, Field(ge=0, le=64)] = inherited(
-        0, "the same for counts of the window so far"
+        0, "longest context of n-gram counts of the window so far; 0 = none"
     )
 
     dropout: Fraction = inherited(
@@ -97,7 +97,7 @@ class ModelConfig(ConfigSection):
         return min(attention_window, T)
 
     def obstacles(self) -> list[str]:
-        """List the settings that llama.cpp does not support, each with the value it expects."""
+        """List the settings that llama.cpp does not support, each with a supported value."""
         needed = {
             "counts": 0,
             "ngram": 1,
@@ -140,8 +140,8 @@ class ModelConfig(ConfigSection):
             )
         if self.window_counts and not self.counts:
             raise ValueError(
-                "model.window_counts: expected model.counts of at least 1, with which they are "
-                "interpolated, got model.counts 0"
+                "model.window_counts: expected model.counts of at least 1, because both kinds of "
+                "counts are combined, got model.counts 0"
             )
         if self.attention_window * self.head_size > MAX_ROTARY_ANGLES:
             raise ValueError(
@@ -163,5 +163,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy with `T` = `attention_window`: the shape without n-gram counts."""
+        """Return a copy for the network without counts: its `T` is `attention_window`."""
         return self.model_copy(update={"T": self.attention_window})

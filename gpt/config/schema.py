@@ -50,7 +50,7 @@ class Config(ConfigSection):
     sample: SampleConfig = SampleConfig()
 
     def changed(self, **sections: dict[str, Any]) -> "Config":
-        """Return a copy with unvalidated new values by section, such as `train={"steps": 9}`."""
+        """Return a copy with changes, such as `train={"steps": 9}`, which are not validated."""
         update = {name: getattr(self, name).model_copy(update=s) for name, s in sections.items()}
         return self.model_copy(update=update)
 
@@ -60,7 +60,7 @@ class Config(ConfigSection):
         if first is not None and T % first:
             raise ValueError(
                 f"train.first_window: expected a divisor of model.attention_window ({T}), so that "
-                f"every step has the same number of characters, got {first}; null = all"
+                f"every step has the same number of characters, got {first}"
             )
         if self.model.exportable and data.max_vocabulary is not None:
             raise ValueError(
@@ -70,7 +70,7 @@ class Config(ConfigSection):
         own_vocabulary = data.vocabulary in ("characters", "bytes") and data.max_vocabulary is None
         if self.train.init_from is not None and not own_vocabulary:
             raise ValueError(
-                "train.init_from: its vocabulary is extended by all characters of the text; leave "
+                "train.init_from: the run's vocabulary is used, with new characters of the text; leave "
                 "out data.vocabulary and data.max_vocabulary"
             )
         return self
@@ -93,7 +93,7 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in a type annotation: for a union or tuple, also the types of its parts."""
+    """Return the type that `annotation` names and, for a union or tuple, the types inside it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])
@@ -106,7 +106,7 @@ SETTINGS = {each.key: each for each in _settings(Config)}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a nested `tree`: return its values by dotted key; each key begins with `prefix`."""
+    """Return the values of a nested `tree` by dotted key, such as `train.steps`."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_section = isinstance(value, dict)
@@ -120,5 +120,5 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def explicit(config: Config) -> dict[str, Any]:
-    """Return the values that `config` sets explicitly, by dotted key, without the defaults."""
+    """Return the values of `config` that were set, by dotted key; omit defaults."""
     return flat(config.model_dump(exclude_unset=True))

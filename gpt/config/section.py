@@ -10,7 +10,7 @@ MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
-    """Base class of a section: immutable, no unknown keys, and no conversion of types."""
+    """Base class of sections. They are immutable, refuse unknown keys and convert no types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -23,7 +23,7 @@ class Setting:
 
     - "new": the attribute `default`
     - "inherited": the value in the original run
-    - "scaled": the value in the original run times a factor
+    - "scaled": the value in the original run times a factor (see runs/fine_tuning.py)
     - "fixed": the value in the original run, which the user cannot change
     """
 
@@ -34,7 +34,7 @@ class Setting:
     group: str  # heading in help and config.yaml
     resumable: bool = False  # whether a resume of a run may change the setting
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
-    affects_choice: bool = False  # for train: whether what gpt chooses for a text depends on it
+    affects_choice: bool = False  # for train.*: whether it affects the model that gpt chooses
 
 
 def setting(default: Any, description: str, **options: Any) -> Any:
@@ -43,8 +43,8 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`. The
-            first setting of each group also has `group`, the heading of the group in the help.
+        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`.
+            `group` starts a group of settings with this heading.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

@@ -83,8 +83,8 @@ class TrainConfig(ConfigSection):
     )
     plans: Plans = resumable(
         (),
-        "plans of train.minutes: pairs of a step and of train.steps from that step on; a run that "
-        "has plans and no train.minutes repeats them",
+        "plans of train.minutes: pairs of a step and the train.steps that was planned at that "
+        "step; with plans and no train.minutes, a run repeats them",
         affects_choice=True,
     )
     batch_size: PositiveInt = inherited(12, "B: windows of T characters in one step")
@@ -128,7 +128,8 @@ class TrainConfig(ConfigSection):
     )
     min_learning_rate: NonNegativeFloat = setting(
         1e-5,
-        "AdamW's rate one step after the last of the linear decay; Muon's is in proportion",
+        "AdamW's learning rate at the end of the linear decay, one step after the last step; "
+        "Muon's is proportional",
         fine_tuning="scaled",
     )
 
@@ -144,8 +145,8 @@ class TrainConfig(ConfigSection):
 
     eval_every: StepsOrPart = resumable(
         lambda given: 250 if given["minutes"] is None else "10 %",
-        "steps between two evaluations, or a part of the run such as 10 %; null = 250, with "
-        "train.minutes 10 %",
+        "steps between two evaluations, or a part of the run such as 10 %; null = 250, or 10 % "
+        "with train.minutes",
         group="training: evaluation, logging, checkpoints",
     )
     log_every: PositiveInt = resumable(10, "steps between two records of the train loss")
@@ -154,13 +155,13 @@ class TrainConfig(ConfigSection):
     )
     eval_characters: PositiveInt | None = setting(
         None,
-        "characters of the val split, evenly spread, that are scored at each evaluation but the "
-        "last, which scores all; null = all",
+        "number of val characters, evenly spread, to score at each evaluation; the last "
+        "evaluation scores all; null = all",
     )
     checkpoint_every: StepsOrMinutes = resumable(
         lambda given: 250 if given["minutes"] is None else "1 min",
-        "steps between two checkpoints, or minutes such as 10 min; null = 250, with "
-        "train.minutes 1 min",
+        "steps between two checkpoints, or minutes such as 10 min; null = 250, or 1 min with "
+        "train.minutes",
     )
     keep_checkpoints: PositiveInt = resumable(
         2, "number of newest checkpoints to keep; the best is kept as well"
@@ -177,8 +178,8 @@ class TrainConfig(ConfigSection):
 
     distill: TextName | None = resumable(
         None,
-        "a run, as a folder or a name in runs/, whose predicted probabilities are targets beside "
-        "the characters; null = only the characters",
+        "a run (a folder or a name in runs/) to distill: its predicted probabilities are targets, "
+        "too; null = no distillation",
         group="training: distillation",
         affects_choice=True,
     )
@@ -194,8 +195,8 @@ class TrainConfig(ConfigSection):
     def _check_combinations(self) -> Self:
         if self.plans and self.plans[-1][1] != self.steps:
             raise ValueError(
-                f"train.plans: expected the last to be of train.steps ({self.steps}), got "
-                f"{self.plans[-1][1]}; for another number of steps, leave train.plans out"
+                f"train.plans: expected train.steps ({self.steps}) in the last plan, got "
+                f"{self.plans[-1][1]}; to change the number of steps, leave train.plans out"
             )
         for key, limit, limit_key in (
             ("warmup_steps", _first_steps(vars(self)), "steps"),

@@ -81,7 +81,7 @@ def as_flow(value: Any) -> str:
 
 
 def to_yaml(config: Config) -> str:
-    """Return the resolved config as a YAML file with a comment for each key."""
+    """Return the text of a YAML file with all settings and a comment for each."""
     lines, section, group = [], "", ""
     for key, value in values(config).items():
         setting, (parent, _, name) = SETTINGS[key], key.rpartition(".")

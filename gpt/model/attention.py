@@ -25,8 +25,8 @@ class CausalSelfAttention(nn.Module):
 
     With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). The scores are
     then bounded, which limits how sharp attention can become. `attention_scale` > 1 raises the
-    bound. With `key_offset`, `offset_keys` changes the keys. All layers of a model share one
-    `rotary` module, because its tables take much memory if T is large.
+    bound. With `key_offset`, half of each key comes from the previous character (`offset_keys`).
+    All layers of a model share one `rotary` module, whose tables take much memory if T is large.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -48,8 +48,8 @@ class CausalSelfAttention(nn.Module):
 
         Args:
             x: (B, T, C), the normalised residual stream.
-            cache: keys and values of earlier characters, to which x attends, too. The keys and
-                values of x are appended.
+            cache: keys and values of earlier characters. Those of x are appended. The queries of
+                x attend to both.
             ablated_head: index of a head whose output is set to zero.
 
         Returns:
@@ -73,14 +73,14 @@ class CausalSelfAttention(nn.Module):
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention step by step; return outputs (B, T, C) and weights (B, H, T, T)."""
+        """Compute attention step by step; return the output (B, T, C) and weights (B, H, T, T)."""
         y, weights = self.weigh(*self.heads(x))
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the values (B, H, T, value size) and weights (B, H, T, T).
 
-        Element (t, s) of the weights is the weight of value s in the output at position t.
+        `weights[..., t, s]` is the weight of the value at position s in the sum at position t.
         """
         scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
         weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
@@ -93,9 +93,8 @@ class CausalSelfAttention(nn.Module):
 
         The size is `head_size` for queries and keys, and `value_size` for values.
 
-        If `positions` is None, x begins at position 0; else, x continues the texts of a cache at
-        `positions`. With `model.key_offset`, half of the channels of each key are replaced by those
-        of the previous key. For texts of a cache, the cache replaces them later.
+        If `positions` is None, x begins at position 0. Otherwise, the keys and values are for a
+        cache, at `positions`, and the cache applies `model.key_offset` to the keys.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

@@ -1,7 +1,7 @@
 """Dropout that draws from a given random generator.
 
-`torch.nn.Dropout` draws from torch's global generator. Other threads draw from that generator,
-too, so results would depend on the timing of threads.
+`torch.nn.Dropout` draws from torch's global generator, as other threads may do. Its results would
+then depend on the timing of threads.
 """
 
 from weakref import finalize
@@ -40,7 +40,7 @@ def set_generator(model: nn.Module, generator: torch.Generator) -> None:
         if isinstance(part, Dropout):
             part.generator, part.generator_id = generator, torch.tensor(key)
             _generators[key] = generator
-            finalize(part, _generators.pop, key, None)  # torch < 2.12 has no weakrefs to them
+            finalize(part, _generators.pop, key, None)  # torch < 2.12: no weakrefs to generators
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:

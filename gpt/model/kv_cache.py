@@ -52,15 +52,15 @@ class Cache:
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return the ids (B, 1) that are `distance` characters before the one being appended.
+        """Return the id (B, 1) in each text that is `distance` characters before the appended one.
 
-        The id is MASKED for a text that has fewer than `distance` characters.
+        It is MASKED for a text that has fewer than `distance` characters.
         """
         positions = self.lengths_on_device[:, None] - distance
         return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
 
     def set_lengths(self, lengths: list[int]) -> None:
-        """Truncate the text in each row b to its first `lengths[b]` characters."""
+        """Truncate each text b to its first `lengths[b]` characters."""
         self.lengths = lengths
         self.lengths_on_device.copy_(torch.tensor(lengths, device="cpu"))
 
@@ -83,8 +83,8 @@ class Cache:
 class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
-    With `key_offset`, each key takes half of its channels from the key of the previous character.
-    These channels are therefore stored one position later, in `keys` of T + 1 positions.
+    With `key_offset`, half of each key comes from the previous character (`offset_keys`). That half
+    is stored one position later than computed, so `keys` has T + 1 positions.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
@@ -95,9 +95,9 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values (B, heads, new characters, size); return all cached ones.
+        """Append t keys and values (B, heads, t, size) to each text; return those of whole texts.
 
-        If the cache has a mask, return all T positions; the mask excludes those not filled yet.
+        If the cache has a mask, return all T positions; the mask excludes those after a text.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.model.shapes import rotary_angles, staying_pairs
+from gpt.model.shapes import kept_pairs, rotary_angles
 
 
 class Rotary(nn.Module):
@@ -44,16 +44,15 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    `offset_keys` replaces channels of each key by those of the previous key: the half of the
-    channels that rotary positions rotate least.
+    `offset_keys` replaces the half that rotary positions rotate least.
 
     Returns:
-        Two views of `k`, (..., 2, P) each: the kept and the replaced channels. P is the number of
-        pairs of channels in a view; `view[..., p]` is one pair.
+        Views of the kept and of the replaced channels, (..., 2, P) each. `view[..., p]` is one of
+        the P pairs of channels in a view.
     """
-    staying = staying_pairs(k.shape[-1])
+    kept = kept_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)
-    return pairs[..., :staying], pairs[..., staying:]
+    return pairs[..., :kept], pairs[..., kept:]
 
 
 def offset_keys(k: Tensor) -> Tensor:
@@ -64,6 +63,6 @@ def offset_keys(k: Tensor) -> Tensor:
     what followed an earlier `e`; an induction head (arXiv:2209.11895) needs two layers for this.
     This is the partial key offset of modded-nanogpt (pull request 169).
     """
-    staying, offset = split_offset(k)
-    offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)
-    return torch.cat([staying, offset], dim=-1).flatten(-2)  # (..., T, hs)
+    kept, offset = split_offset(k)
+    offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, P)
+    return torch.cat([kept, offset], dim=-1).flatten(-2)  # (..., T, hs)

@@ -39,15 +39,15 @@ def member_prefixes(config: ModelConfig) -> list[str]:
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
-    """Return the total number of elements of a model's parameters."""
+    """Return the number of parameters of a model, counting each number in a tensor."""
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 
-def staying_pairs(head_size: int) -> int:
+def kept_pairs(head_size: int) -> int:
     """Return how many channel pairs (i, i + head_size / 2) of a key `model.key_offset` keeps.
 
-    With this setting, half of the pairs are replaced by those of the previous character's key. The
-    first pairs are kept. The other pairs, which rotary positions rotate less, are replaced.
+    These are the first pairs. The other pairs, which rotary positions rotate less, are replaced by
+    those of the previous character's key.
     """
     return head_size // 4
 

@@ -28,7 +28,7 @@ LARGE_VOCABULARY = 1000
 class SquaredReLU(torch.autograd.Function):
     """Squared ReLU, relu(x)^2 (Primer, arXiv:2109.08668), with a hand-written gradient.
 
-    Autograd would pass over the MLP's wide activations three more times, which would take an
+    Compared with autograd, it saves three passes over the MLP's wide activations, which take an
     eighth of a training step.
     """
 
@@ -145,10 +145,10 @@ class GPT(nn.Module):
         Args:
             ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
             cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
-            member: index of this model in an ensemble whose members share `cache`, or 0.
+            member: index of this model among the members of an ensemble, which share `cache`.
 
         Returns:
-            Logits (B, T, V); row t predicts the character after t.
+            Logits (B, T, V); those at position t predict the character at t + 1.
 
         Raises:
             ValueError: T exceeds `config.T`.
@@ -166,11 +166,11 @@ class GPT(nn.Module):
         """Return the input (B, T, C) of the output layer.
 
         Args:
-            ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
-            cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
-            member: index of this model in an ensemble whose members share `cache`, or 0.
-            streams: a list, to which n_layer + 1 tensors (B, T, C) are appended: the residual
-                stream before each block and after the last block.
+            ids: as in `forward`.
+            cache: as in `forward`.
+            member: as in `forward`.
+            streams: if given, append the residual stream (B, T, C) before each block, and after the
+                last block, to this list.
         """
         T = ids.shape[1]
         if T > self.config.T:
@@ -236,7 +236,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
     Args:
         logits: (B, T, V), in any precision.
         targets: ids (B, T) of the characters to predict, or their probabilities (B, T, V).
-        reduction: `mean` or `sum` over characters, or `none`: one loss each, (B * T,).
+        reduction: `mean` or `sum` over characters; `none` returns the loss of each, (B * T,).
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)
 

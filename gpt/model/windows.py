@@ -1,4 +1,4 @@
-"""Predict windows longer than the network's context; mix in the predictions of n-gram counts.
+"""Predict windows longer than the network's context; combine the network with n-gram counts.
 
 B: windows, K: predictors, M: positions, T: ids of a window, V: number of distinct ids.
 """
@@ -16,18 +16,18 @@ from gpt.counts.mixture import Mixture
 from gpt.model.ensemble import LanguageModel
 
 DECAY = 0.95  # factor on past losses for each further id; about the last 20 ids matter
-ADVANTAGE = 4.0  # nats by which the first predictor is preferred to each other one
+ADVANTAGE = 4.0  # nats subtracted from the loss of the first predictor, which is thus preferred
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
-    """Mix a network's predictions with those of n-gram counts, as log-probabilities (B, n, V).
+    """Mix a network's predictions with those of n-gram counts; return log-probabilities (B, n, V).
 
-    `Switch` averages the mixture, the network and each predictor by counts. Its weights depend on
-    their losses on the last ids.
+    These are averages (`Switch`) of the predictions of the mixture, of the network, and of each
+    expert, which is a predictor by n-gram counts.
 
     Args:
-        mixture: counts of the train split, and a small network that weights counts and network.
-        ids: (B, T) windows. The n-grams of each window are counted, too.
+        mixture: n-gram counts of the train split, and the MLP that weights experts and network.
+        ids: (B, T) windows. Some experts count the n-grams of the window.
         logits: (B, n, V), the network's logits after the last n ids of each window, in any
             precision and on any device. The result is in float32, on the same device.
     """
@@ -42,9 +42,9 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> Floats:
-    """Do the work of `mixed` for one window.
+    """Do the work of `mixed` for one window `ids` (T,).
 
-    `network` (n, V) has the network's log-probabilities after the last n of the window's `ids`.
+    `network` (n, V) has the network's log-probabilities after each of the last n ids.
     """
     blocks, switch, done = list[Floats](), Switch(), 0
     start = len(ids) - len(network)
@@ -61,9 +61,9 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
 class Switch:
     """Average of predictors, weighted by their losses on the last ids of a window.
 
-    A mixture of network and n-gram counts is fitted on text like the train split. It can be far off
-    on text of another kind, such as tables after prose or a new script. This average is then soon
-    about as good as the best of its predictors. The weights are those of a Bayesian average in
+    A mixture of network and n-gram counts is fitted to text like the train split. It can be far off
+    on other text, such as tables after prose or a new script. There, this average soon predicts
+    about as well as the best of its predictors. The weights are those of a Bayesian average in
     which older losses count less; compare Herbster and Warmuth 1998, "Tracking the best expert".
     """
 
@@ -73,8 +73,8 @@ class Switch:
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
         """Return the log (M, V) of the weighted mean of K predictions at the next M positions.
 
-        `log_p` (M, K, V) has the preferred predictor first. `following` (M,) has the actual next id
-        of each position, which changes only the weights at later positions.
+        `log_p` (M, K, V) has the log-probabilities of K predictors. `ADVANTAGE` is for the first
+        one. `following` (M,) has the actual next ids; each changes the weights at later positions.
         """
         M, K, _ = log_p.shape
         nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)
@@ -93,8 +93,8 @@ class Switch:
 def segmented(model: LanguageModel, ids: Tensor) -> Tensor:
     """Return the logits (B, T, V) of windows `ids` (B, T), which may exceed the model's context.
 
-    Windows are divided into consecutive segments as long as the context. Each segment is predicted
-    without the others.
+    Each window is divided into consecutive segments as long as the context (the last may be
+    shorter). Predictions in a segment do not depend on the other segments.
     """
     context, T = model.config.T, ids.shape[1]
     whole = T // context * context

@@ -1,4 +1,4 @@
-"""The val losses of a run while it was trained: from metrics.jsonl, or from nanoGPT's log."""
+"""Curve of a run's val loss during training, from metrics.jsonl or from nanoGPT's log."""
 
 import json
 import math
@@ -38,15 +38,15 @@ class Curve:
         return replace(self, losses=[factor * loss for loss in self.losses], final_loss=final)
 
     def seconds_to(self, loss: float) -> float | None:
-        """Return the seconds to the first evaluation of `loss` or less; None if there is none."""
+        """Return the seconds of training until the val loss was `loss` or less; None if never."""
         reached = (s for s, each in zip(self.seconds, self.losses, strict=True) if each <= loss)
         return next(reached, None)
 
 
 def read_curve(run: Path, characters: int) -> Curve:
-    """Read the val losses of a run, in nats per id, from metrics.jsonl; none without that file.
+    """Read the curve of a run, in nats per id, from metrics.jsonl; it is empty without that file.
 
-    `characters` is the number of characters in a step.
+    `characters` is the number of characters that each training step uses.
     """
     points, final_loss = [], None
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     """Read the curve, in nats per token, and the number of parameters from nanoGPT's output.
 
     nanoGPT prints the time of some iterations only. Each other iteration is assumed to take as long
-    as a printed one nearby. Iterations with an evaluation are not used for this, as they are slow.
+    as a printed one nearby that had no evaluation, because evaluations are slow.
     """
     text = path.read_text("utf-8", errors="replace")
 

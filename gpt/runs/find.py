@@ -47,10 +47,10 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_run(name: str | None) -> Path:
-    """Return the folder of a run by its path or its name under `runs/`; the newest run for None.
+    """Return the folder of a run by its path or its name in `runs/`; for None, of the newest run.
 
     Raises:
-        UsageError: there is no such run, or it has no checkpoint yet.
+        UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]
@@ -86,7 +86,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 
 
 def find_run_of_text(names: Sequence[str]) -> Path:
-    """Return the newest run under `runs/` whose `data.source` is the list `names`."""
+    """Return the newest run in `runs/` with the `data.source` `names`, or raise UsageError."""
     wanted = [_absolute(name) for name in names]
     changed: dict[Path, float] = {}
     for run in run_folders():
@@ -108,9 +108,9 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of sweep `name`; None if it is no sweep.
+    """Return the folder of the sweep `name`, or None if there is no such sweep.
 
-    Without `name`, return the sweep of the newest run; None if that run is not in a sweep.
+    If `name` is None, return the sweep that contains the newest run, or None if none does.
     """
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
@@ -142,7 +142,7 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """Summarise each run under `runs/`, newest first. An unreadable run has only name and state."""
+    """Summarise each run in `runs/`, newest first; of an unreadable run, only name and state."""
     runs = []
     for run in run_folders():
         try:

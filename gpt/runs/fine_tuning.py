@@ -22,7 +22,7 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
         fine_tuning = SETTINGS[key].fine_tuning
         if fine_tuning != "new":
             inherited[key] = factor * value if fine_tuning == "scaled" else value
-    if inherited["model.attention_window"] == inherited["model.T"]:  # it follows from a new T
+    if inherited["model.attention_window"] == inherited["model.T"]:  # let it follow a new T
         del inherited["model.attention_window"]
     return inherited
 
@@ -45,8 +45,8 @@ def check_same_model(data: CheckpointData, config: Config) -> None:
     learned, wanted = before["model.attention_window"], config.model.attention_window
     if config.model.positions == "learned" and learned < wanted:
         raise ConfigError(
-            f"model.attention_window: expected at most {learned}, as {run} learned that many "
-            f"position embeddings, got {wanted}; set it, or model.T"
+            f"model.attention_window: expected at most {learned}, the number of position "
+            f"embeddings in {run}, got {wanted}; set it, or model.T"
         )
 
 
@@ -66,8 +66,8 @@ def warn_of_known_val(key: str, old: Config, new: Config) -> None:
         return  # val is the end of the earlier run's val
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
-            "%s: that run may have been trained on a part of what is val here, so val losses may "
-            "be too low; to split the text as it did: --set %s",
+            "%s: that run may have been trained on text of this run's val split, so val losses may "
+            "be too low; to split the text like that run: --set %s",
             key,
             " --set ".join(split),
         )

@@ -77,7 +77,7 @@ def check_keeps(folder: Path, config: Config) -> None:
             continue
         try:
             needed = find_run(name).resolve()
-        except UsageError:  # reported later
+        except UsageError:  # no such run; reported later
             continue
         if folder.resolve() in (needed, *needed.parents):
             raise UsageError(

@@ -12,9 +12,8 @@ write.py writes a checkpoint under a temporary name, syncs it and renames it. Th
 index. A reader sees the old state or the new one.
 
 read.py verifies the files of a checkpoint. Each must be a regular file, not a link, and must have
-the SHA-256 in the manifest. A wrong SHA-256 shows a disk error. It does not protect from an
-attacker, who can compute it, too. Therefore, no file may be larger than a model of the config
-needs. Nothing in a checkpoint can execute code.
+the SHA-256 in the manifest. A wrong SHA-256 shows a disk error. An attacker can compute it,
+too. Thus, files larger than a model of the config needs are refused, and no file contains code.
 """
 
 import errno
@@ -82,7 +81,7 @@ class Manifest(_Json):
 
 
 class Counters(_Json):
-    """Content of training.json: a checkpoint's step and val loss, and `numbers` to resume it."""
+    """Content of training.json: step and scores; `numbers` is that of `TrainingState`."""
 
     step: NonNegativeInt
     val_loss: float | None
@@ -118,7 +117,7 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint, which may have been copied out of its run."""
+    """Return whether `folder` is a checkpoint, in its run or copied elsewhere."""
     return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
 
 

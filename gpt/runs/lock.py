@@ -18,7 +18,7 @@ from gpt.runs.format import has_checkpoint
 from gpt.text.standard_input import STORED_INPUT
 
 LOCK = ".lock"
-LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, as `is_running` takes it for a moment
+LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, which `is_running` may hold for a moment
 REPLACED_FOLDER = ".replaced"  # contains the files of the old run while it is overwritten
 WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps this order
     "checkpoints",
@@ -34,7 +34,7 @@ WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Lock a run in a `with` block; call `finish_overwrite` before and after it."""
+    """Lock a run in a `with` block, and call `finish_overwrite` before and after the block."""
     from filelock import FileLock, Timeout  # this import takes 0.1 s, so only do it if needed
 
     run = run.absolute()  # the caller may change the working folder
@@ -51,7 +51,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file of a run is a link, which may lead out of the run's folder."""
+    """Raise UsageError if a file of a run is a link (it may lead to other folders) or a pipe."""
     for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -98,13 +98,13 @@ def set_aside(run: Path) -> None:
 def finish_overwrite(run: Path) -> None:
     """Complete the overwrite of a run by a new run in the same folder, or undo it.
 
-    The caller must hold the lock of the run. The order of the moves makes this safe even if a
-    process was killed between two of them.
+    The caller must hold the lock of the run. The order of the moves makes this safe even after a
+    kill between two of them.
 
     - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then
       either the new run wrote it, or `.replaced` is empty. Thus `.replaced` can be deleted.
     - `config.yaml` is moved into `.replaced` last, and back first. While it is in `.replaced`,
-      all old files are there. Files in `run` then belong to the new run, and are removed.
+      all old files are there. The files in `run` are then those of the new run, and are removed.
     """
     replaced = run / REPLACED_FOLDER
     if not _is_folder(replaced):

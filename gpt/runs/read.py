@@ -75,8 +75,8 @@ def read_index(folder: Path) -> layout.Index:
     except DAMAGE as error:
         steps = layout.steps_in(folder)
         raise CheckpointError(
-            f"{path}: cannot find the last and the best checkpoint ({error!s:.200}); name one by "
-            f"its step, of {steps}, or let gpt train --resume repair it"
+            f"{path}: cannot find the last and the best checkpoint ({error!s:.200}); choose a step "
+            f"from {steps} by --checkpoint, or let gpt train --resume repair the file"
         ) from error
     except OSError as error:
         raise layout.unreadable(path, error) from error
@@ -91,7 +91,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and its step; None if the step is only in its files."""
+    """Return the folder of a checkpoint, and the step that it must have; None allows any."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -112,7 +112,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint; load only the tensors in the files named `tensor_files`."""
+    """Read and verify a checkpoint of `step` (None: any); load the tensors in `tensor_files`."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -159,7 +159,7 @@ def _read(
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
-    """Parse a JSON file as `model`; if `sha256` (hashes by file name) is given, check its hash."""
+    """Parse a JSON file as `model`; check its hash if `sha256` (hashes by file name) is given."""
     content = _small_file(path, sha256)
     try:
         tree = json.loads(content)
@@ -177,7 +177,7 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Return the float32 tensors of a file by name, and check their `shapes` if given."""
+    """Return the float32 tensors of a file by name; check their shapes if `shapes` is given."""
     tensors = _any_tensors(path, sha256, max_bytes)
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}

@@ -58,7 +58,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json: set `last` to `data.step`, `best` to `data.best_step` if it exists."""
+    """Write index.json with the last and the best step; omit a best step that was deleted."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None

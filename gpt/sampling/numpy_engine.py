@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
 from gpt.counts.mixture import Mixture
-from gpt.model.shapes import member_prefixes, rotary_angles, staying_pairs
+from gpt.model.shapes import kept_pairs, member_prefixes, rotary_angles
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
@@ -65,7 +65,7 @@ class NumpyEngine:
         self.ids = np.full((B, config.ngram - 1 + room), padding)
         caches = config.n_layer, config.ensemble, B, config.n_head
         # with `key_offset`, channels from `own` on are stored in the next character's key
-        self.own = 2 * staying_pairs(hs) if config.key_offset else hs
+        self.own = 2 * kept_pairs(hs) if config.key_offset else hs
         self.keys = np.zeros((*caches, room + config.key_offset, hs), np.float32)
         self.values = np.zeros((*caches, room, config.value_size), np.float32)
 
