@@ -93,7 +93,7 @@ class ModelConfig(ConfigSection):
     @field_validator("attention_window")
     @classmethod
     def _within_window(cls, attention_window: int, info: ValidationInfo) -> int:
-        T: int = info.data.get("T", attention_window)  # absent if it is wrong itself
+        T: int = info.data.get("T", attention_window)  # T is missing if it is invalid
         return min(attention_window, T)
 
     def obstacles(self) -> list[str]:

@@ -14,7 +14,7 @@ from gpt.config.sample_config import SampleConfig
 from gpt.config.section import MAX_COUNT, ConfigSection, NonNegativeInt, Setting, resumable, setting
 from gpt.config.train_config import TrainConfig
 
-# also names of other modules, for importers that need one section of the tree
+# includes the sections, so that other modules can import them from here
 __all__ = ["MAX_COUNT", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
 
 
@@ -70,8 +70,8 @@ class Config(ConfigSection):
         own_vocabulary = data.vocabulary in ("characters", "bytes") and data.max_vocabulary is None
         if self.train.init_from is not None and not own_vocabulary:
             raise ValueError(
-                "train.init_from: the run's vocabulary is used, with new characters of the text; leave "
-                "out data.vocabulary and data.max_vocabulary"
+                "train.init_from: the run's vocabulary is used, with new characters of the text; "
+                "leave out data.vocabulary and data.max_vocabulary"
             )
         return self
 

@@ -28,7 +28,7 @@ class Setting:
     """
 
     key: str  # dotted, such as `train.steps`
-    description: str  # help text; it begins with the possible words, if there are a few
+    description: str  # help text; for a choice of words, it begins with them
     kinds: set[Any]  # types that a value may have; `tuple` stands for a list in YAML
     default: str  # as in a config file; null if it is computed from other settings
     group: str  # heading in help and config.yaml
