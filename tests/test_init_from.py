@@ -288,7 +288,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
         (
             {"model__positions": "learned"},
             ["model.T=17"],
-            r"model\.attention_window: expected at most 13, as .* position .*, got 17",
+            r"model\.attention_window: expected at most 13, the number of position .*, got 17",
         ),
         ({}, ["data.vocabulary=bytes"], r"data\.vocabulary \(characters to bytes\)"),
         (
