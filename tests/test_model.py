@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.export.huggingface_classes import converted
+from gpt.export.huggingface_classes import convert_network
 from gpt.model.attention import CausalSelfAttention, causal_scores
 from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
@@ -337,7 +337,7 @@ def gpt2_of(model: GPT) -> torch.nn.Module:
     transformers = pytest.importorskip("transformers")
     vocabulary = Vocabulary("".join(map(chr, range(V))))
     checkpoint = CheckpointData(0, Config(model=model.config), vocabulary, weights_of(model))
-    made = converted(checkpoint)
+    made = convert_network(checkpoint)
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**made.config)).eval()
     theirs.load_state_dict({name: torch.from_numpy(each) for name, each in made.weights.items()})
     return theirs
