@@ -21,7 +21,7 @@ HELP = r"""Type the beginning of a text; the model continues it.
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
   /seed N          the seed of the next text; the one after it has seed N + 1
-  /help, /quit     show this help; leave (as by Ctrl-D)
+  /help, /quit     show this help; leave (or press Ctrl-D)
   //...            a text that begins with /
 A command without a value shows the value. Ctrl-C stops the text."""
 
