@@ -506,7 +506,7 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_intact(
     resume = ("train", "--resume", "r", "--set", "train.stop_at_val_loss=null")
     done = gpt_limited({resource.RLIMIT_FSIZE: size - 1}, *resume)
     assert done.returncode == 1, done.stderr
-    message = "cannot save step 4 in r (File too large); its checkpoints are as they were"
+    message = "cannot save step 4 in r (File too large); its checkpoints are unchanged"
     assert message in done.stderr
     assert done.stderr.rstrip().endswith("-m gpt train --resume r")
     assert weights_of(Path("r")) == before

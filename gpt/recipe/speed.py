@@ -19,7 +19,7 @@ from gpt.evaluation.loss import evaluate, timed_characters
 from gpt.model.ensemble import make_model
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import Update, build_step
-from gpt.training.gradients import takes_threads
+from gpt.training.gradients import supports_threads
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.schedule import Schedule
 
@@ -111,7 +111,7 @@ class Speed:
 def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
     """Return how many threads the members of an ensemble share; 1 if the members take turns."""
     with computing_with(config.threads):
-        shared = takes_threads(config, select_device(config.device), ranks)
+        shared = supports_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
 
 

@@ -13,7 +13,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
-from gpt.training.gradients import takes_threads, threads_each
+from gpt.training.gradients import supports_threads, threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import Result, TrainStep, join_tensors, split_tensors
@@ -21,16 +21,17 @@ from gpt.training.teacher import Teacher
 
 
 class EnsembleStep:
-    """Updates all members of an ensemble; has the same interface as TrainStep.
+    """Updates all members of an ensemble; has the same methods as TrainStep.
 
-    Member m gets, bit for bit, the weights of a run without an ensemble that has the seed
-    `member_seed(seed, m)` and the number of threads that `threads_each` returns.
+    Member m gets, bit for bit, the weights of a single model that is trained with the seed
+    `member_seed(seed, m)` on `threads_each` threads.
 
-    If the members train side by side (see `takes_threads`), they divide the threads among them, and
-    no member gets more than one step ahead of another. Else they train one after another.
+    If the members train side by side (see `supports_threads`), they divide the threads among them.
+    At any time, they compute the same step or two consecutive steps. Otherwise, they train one
+    after another.
     """
 
-    is_ahead = True  # a call may return before its work is done; see TrainStep
+    is_asynchronous = True  # a call may return before its work is done; see TrainStep
 
     def __init__(
         self, model: LanguageModel, members: list[TrainStep], threads: int, *, side_by_side: bool
@@ -39,10 +40,10 @@ class EnsembleStep:
         self.device, self.precision = members[0].device, members[0].precision
         at_once = min(torch.get_num_threads(), len(members))
         self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
-        self.running: list[Future[None]] = []  # the newest work of each member
+        self.running: list[Future[None]] = []  # the newest call of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member; return the losses and gradient norms of the members, (K,) each."""
+        """Update each of the K members; return their losses and gradient norms, (K,) each."""
         shape = 2, len(self.members)
         losses, norms = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
 
@@ -53,7 +54,7 @@ class EnsembleStep:
         return losses, norms
 
     def probe(self, step: int) -> None:
-        """Compute each member's gradients for `step` and discard them, to measure the time."""
+        """Compute each member's gradients for `step` and discard them; see `TrainStep.probe`."""
         self._for_each_member(lambda m: self.members[m].probe(step))
         self._finish()
 
@@ -64,12 +65,12 @@ class EnsembleStep:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return [losses, norms], as floats, of each result."""
+        """Wait for `results`; return each as [losses, norms], with one float for each member."""
         self._finish()
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member; side by side, return before the calls have ended."""
+        """Call `work(m)` for each member m; side by side, wait only for the previous calls."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -92,13 +93,13 @@ class EnsembleStep:
             future.result()
 
     def state_dict(self) -> TrainingState:
-        """Return the optimizer states of all members; the name `x` in member 0 becomes `0.x`."""
+        """Return the training state of all members; tensor `x` of member m is named `m.x`."""
         states = [member.state_dict() for member in self.members]
         tensors = join_tensors([state.tensors for state in states])
         return TrainingState(tensors, {"members": [state.numbers for state in states]})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Restore the training state of all ensemble members from `state`, made by `state_dict`."""
+        """Restore the training state of all members from `state`, a result of `state_dict`."""
         by_member = split_tensors(state.tensors, len(self.members))
         states = map(TrainingState, by_member, state.numbers["members"])
         for member, own in zip(self.members, states, strict=True):
@@ -117,9 +118,9 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return an object that makes training steps; for the arguments see TrainStep."""
+    """Return the TrainStep or EnsembleStep of `model`; for the arguments see TrainStep."""
     if compiles(config.train.compile, device):
-        torch.compiler.reset()  # torch keeps 8 variants of a function, also of earlier models
+        torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
     members, threads = [], threads_each(config, device, ranks)
@@ -128,12 +129,12 @@ def build_step(
             seed = {"seed": member_seed(config.seed, m)}
             own = config.changed(model={"ensemble": 1}).model_copy(update=seed)
             members.append(TrainStep(own, member, device, ranks, ids, vocabulary, teacher))
-    side_by_side = takes_threads(config, device, ranks)
+    side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
 
 
-def step_of(context: RunContext, model: LanguageModel) -> Update:
-    """Return an object that makes the training steps of a run with `model`."""
+def build_run_step(context: RunContext, model: LanguageModel) -> Update:
+    """Return the TrainStep or EnsembleStep that trains `model` in the run of `context`."""
     ids, vocabulary = context.network_ids, context.corpus.vocabulary
     config, device, ranks = context.config, context.device, context.ranks
     return build_step(config, model, device, ranks, ids, vocabulary, context.teacher)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when to write them, what they contain, and advice if writing fails."""
+"""Checkpoints of a run: their times and content, and advice if one cannot be written."""
 
 import math
 import shlex
@@ -32,7 +32,7 @@ class Checkpointer:
         self.saved_at = context.clock()
 
     def is_due_by_clock(self) -> bool:
-        """Return whether a checkpoint is due by the minutes of `train.checkpoint_every`, if any."""
+        """Return whether a checkpoint is due; False if `train.checkpoint_every` is in steps."""
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):
             return False
@@ -49,7 +49,7 @@ class Checkpointer:
 
         Raises:
             Diverged: a weight is NaN or infinite.
-            TrainingError: the run's folder was moved, or the disk is full.
+            TrainingError: the files cannot be written, for example because the disk is full.
         """
         if not self.context.ranks.broadcast(self._write, step, progress, finished):
             raise Diverged(f"step {step}: weights are NaN or infinite")
@@ -71,8 +71,8 @@ class Checkpointer:
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,
         )
-        if finished and config.train.minutes is not None:  # the plans in the config repeat the run
-            repeated = config.changed(train={"minutes": None})
+        if finished and config.train.minutes is not None:
+            repeated = config.changed(train={"minutes": None})  # its plans repeat the run
             write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
         try:
             keep = config.train.keep_checkpoints
@@ -82,7 +82,7 @@ class Checkpointer:
             advice = f"it has no checkpoint yet. When there is room, start it again with {again}"
             if self.saved_at_step is not None:
                 resume = command("train", "--resume", context.name)
-                advice = f"its checkpoints are as they were. Make room and resume with: {resume}"
+                advice = f"its checkpoints are unchanged. Make room and resume with: {resume}"
             reason = getattr(error, "strerror", None) or error
             raise TrainingError(
                 f"cannot save step {step} in {context.name} ({reason}); {advice}"

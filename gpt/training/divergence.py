@@ -31,7 +31,7 @@ def read_results(
 
     Args:
         update: the model and its optimizers, which made the steps.
-        unread: the results of the newest steps, up to step `step`.
+        unread: the results of the newest steps, the last of which is `step`.
         step: number of steps done.
         progress: counts the skipped steps in a row.
         on_skip: called with the number of each skipped step, and the reason.
@@ -78,7 +78,7 @@ def restore_last(
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
             f"{reason}; the run rolled back {MAX_ROLLBACKS} times. The checkpoints of "
-            f"{context.name} are as they were. Start again with a lower train.learning_rate, or "
+            f"{context.name} are unchanged. Start again with a lower train.learning_rate, or "
             f"train.precision fp32"
         )
     schedule.scale /= 2

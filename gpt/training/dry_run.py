@@ -17,7 +17,7 @@ from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import step_of
+from gpt.training.build_step import build_run_step
 from gpt.training.gate_fit import GateFit
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.run_context import RunContext
@@ -58,7 +58,7 @@ def estimate(
         clock: returns the seconds since the command began; by default, since this call.
 
     Returns:
-        The config, with the number of steps that fit into `train.minutes`; and the estimate.
+        The config, with the number of steps that fit into `train.minutes`, and the estimate.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
@@ -76,7 +76,7 @@ def estimate(
         context = RunContext(
             config, corpus, Path(), SINGLE, lambda: False, device, gate_fit, teacher, clock
         )
-        update = step_of(context, model)
+        update = build_run_step(context, model)
         start_s = clock()
         stopwatch = Stopwatch(clock)
         stopwatch.probe(lambda step: update.read([update(step)]), update, context)

@@ -54,10 +54,10 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return why the settings in `train` end training early; empty if they do not."""
+        """Return why the settings in `train` end training now; an empty string if they do not."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
-            return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
+            return f"val loss {self.loss:.4f} has reached train.stop_at_val_loss {target}"
         if patience is not None and self.since_best >= patience:
             return (
                 f"the val loss has not improved since step {self.best_step}, which is the "
@@ -77,7 +77,7 @@ class Evaluator:
         self.restart(progress)
 
     def restart(self, progress: Progress) -> None:
-        """Continue from `progress`, at the start or after a rollback."""
+        """Continue from `progress`: at the start, at a resume, or after a rollback."""
         self.progress = progress
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
@@ -87,10 +87,10 @@ class Evaluator:
         """Compute the val loss after `step` steps, the last of the run if `is_last`.
 
         Returns:
-            Losses in nats per id: `val_loss` on the whole val split, or `val_loss_part` if
-            `train.eval_characters` limits evaluations to a part. The evaluation that ends training
-            has both. `val_loss_member_1` and so on are those of an ensemble's members. A model of
-            bytes adds `val_loss_per_character`.
+            Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
+            if `train.eval_characters` limits evaluations to a part. The evaluation that ends
+            training returns both. Each can have variants; see `_score`. If ids are bytes and the
+            whole split is scored, `val_loss_per_character` is added.
 
         Raises:
             Stopped: a stop was requested; the attributes are unchanged.
@@ -137,7 +137,7 @@ class Evaluator:
         return Evaluation(losses, self.is_best, warning, sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
-        """Return the result of a run that ended at `step`; this command took `seconds`."""
+        """Return the result of a run that ended at `step`; this call trained for `seconds`."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         return Outcome(
@@ -160,9 +160,10 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return losses on `characters` ids of the val split, in nats per id.
+        """Return losses on about `characters` ids of the val split, in nats per id.
 
-        Keys are `name`, `name`_network for the loss without n-gram counts, and `name`_member_1 etc.
+        The keys are `name` (such as `val_loss`); with n-gram counts, `val_loss_network` for the
+        loss without them; and with an ensemble, `val_loss_member_1` and so on for its members.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         has_counts = self.context.gate_fit is not None
@@ -191,7 +192,7 @@ class Evaluator:
         return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:
-        """Return the best checkpoint's loss on the whole val split; keep the current weights."""
+        """Return the best checkpoint's loss on the whole val split; restore the current weights."""
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:

@@ -1,14 +1,14 @@
 """Fit the gate, a small MLP that weights n-gram counts against the network, on unseen text.
 
 A part in the middle of the train split is held out: the network does not train on it. The gate is
-fitted to predictions of this part by the network and by counts of the rest. On text that the
-network has trained on, its predictions are too good, so the gate would trust them too much.
+fitted on this part, with n-gram counts of the rest. On text that the network has trained on, the
+network predicts too well, so the gate would trust the network too much.
 
 Why the middle? The end is often about the same things as val, so a network that does not train on
 the end predicts val far worse. The start can differ from val, for example in a sorted list.
 
-The gate is fitted again at every evaluation, always from the same initial gate, so that the result
-depends on the network alone.
+The gate is fitted again at every evaluation. The fit always starts from the same initial gate, so
+the result depends only on the network.
 
 n: ids of the held-out part, E: experts (predictors by n-gram counts), F: features of the counts,
 V: number of distinct ids.
@@ -40,14 +40,15 @@ MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on; a fifth of the train s
 MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
 MAX_COPIED_IDS = 2**26  # longest train split to cut in the middle; cutting copies the other ids
 BATCH = 1024  # ids of a step of the fit
-EPOCHS, SAMPLING_EPOCHS = 12, 4  # passes to fit the gate of evaluations, and that of samples
+EPOCHS = 12  # passes over the held-out ids to fit the gate of evaluations
+SAMPLING_EPOCHS = 4  # passes over the held-out ids to fit the gate of sampling
 GATE_LEARNING_RATE = 5e-3  # peak
 WARMUP = 0.1  # fraction of the steps
 NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the experts share 0.6
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return how many of `train_ids` ids to hold out; `context` + 1 remain to train the network."""
+    """Return how many of `train_ids` ids to hold out; the network needs `context` + 1 others."""
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
     most = min(MAX_HELD_OUT_NUMBERS // (experts * V), train_ids - context - 1)
     return max(2, min(wanted, most))
@@ -83,9 +84,9 @@ class GateFit:
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture fitted at it
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
-        """Fit the gate to `model` after `step` steps; return the mixture of the counts and `model`.
+        """Return n-gram counts with a gate that is fitted to `model` after `step` steps.
 
-        A second call with the same `step` returns the mixture of the first call.
+        A second call with the same `step` returns the result of the first call.
         """
         if self._fitted is not None and self._fitted[0] == step:
             return self._fitted[1]
@@ -96,20 +97,15 @@ class GateFit:
             network = torch.cat(logits).float().log_softmax(-1)  # (n, V)
         train = self.experts.of_train
         kept = [*range(train.features - 1), -1]  # the last feature is the position
+        features, sizes = (self.features, self.features[:, kept]), (self.experts.size, train.size)
         with ThreadPoolExecutor(2) as pool:
-            fits = [
-                pool.submit(self._fit, network, self.experts.size, self.features, EPOCHS),
-                pool.submit(
-                    self._fit, network, train.size, self.features[:, kept], SAMPLING_EPOCHS
-                ),
-            ]
-            gate, sampling_gate = (each.result() for each in fits)
-        mixture = Mixture(self.experts, gate, sampling_gate, self.T)
+            gates = pool.map(self._fit, 2 * [network], sizes, features, (EPOCHS, SAMPLING_EPOCHS))
+        mixture = Mixture(self.experts, *gates, self.T)
         self._fitted = step, mixture
         return mixture
 
     def _fit(self, network: Tensor, size: int, features: Floats, epochs: int) -> Gate:
-        """Fit a gate that weights the `network` and the first `size` experts by `features`."""
+        """Fit a gate that weights the first `size` experts and `network`, (n, V), by `features`."""
         log_p = self.log_probabilities[:, :size]
         inputs = gate_inputs(log_p.numpy(), features, network.cpu().numpy())
         # On a CPU, the operations are too small to share among threads.
@@ -122,11 +118,11 @@ class GateFit:
 def fit_gate(
     log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int, epochs: int
 ) -> Gate:
-    """Fit the gate so that it minimises the loss of the mixed predictions on `targets`.
+    """Fit a gate that minimises the loss of the mixed predictions on `targets`.
 
     Args:
-        log_probabilities: of E experts, then of the network, (n, E + 1, V), on the device to use.
-        inputs: F features and E + 1 log-probabilities for each target, (n, F + E + 1).
+        log_probabilities: (n, E + 1, V) of E experts and, last, the network, on the device to use.
+        inputs: (n, F + E + 1) inputs of the gate, from `gate_inputs`.
         targets: the ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
         epochs: passes over the targets.

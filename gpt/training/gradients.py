@@ -31,8 +31,8 @@ class Backward:
 
     On a CPU, several workers (threads) each run the whole model on a chunk of a few windows. This
     is faster than dividing each operation among all threads, which then wait for each other
-    (`python scripts/bench.py workers` measures both). With more threads than MAX_WORKERS, each
-    worker uses several.
+    (`python scripts/bench.py workers` measures both). If there are more threads than MAX_WORKERS,
+    each worker uses several of them.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Backward:
         self.precision = select_precision(config.train.precision, device)
         self.characters = config.train.batch_size * config.model.attention_window  # in a batch
         self.threads = torch.get_num_threads()
-        self.workers = worker_count(config, device, ranks)  # DDP needs one, which calls `backward`
+        self.workers = worker_count(config, device, ranks)  # one if DDP is used
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses on `x` and `y` (B, T) / the number of ids in the batch."""
+        """Return the sum of the losses on `x` and `y`, (B, T), divided by the ids of a batch."""
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)
@@ -66,7 +66,7 @@ class Backward:
         return summed / self.characters
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Add `scale` times the gradients of the loss of `x` and `y` to `.grad`; return the loss.
+        """Add the gradients of the loss on `x` and `y`, times `scale`, to `.grad`; return the loss.
 
         Args:
             x: the input ids of a micro-batch, (B, T).
@@ -115,35 +115,33 @@ class Backward:
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
-    """Return whether `linear_cross_entropy` should compute the head and the loss, for `V` ids.
+    """Return whether to compute the head and the loss of `V` ids by `linear_cross_entropy`.
 
-    It cannot with DDP, which wraps the whole forward pass. The caller must check that no model is
-    distilled.
+    This is impossible with DDP, which wraps the whole forward pass. It is also impossible with a
+    teacher, which the caller must check.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 
 
-def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
+def supports_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether several CPU threads can run forward and backward passes at the same time.
 
-    They cannot with dropout, whose masks are drawn from one generator; with torch.compile, which
+    They cannot with dropout, as its masks are drawn from one generator; with torch.compile, which
     does not support several threads; and with DDP, which handles the gradients of one thread only.
     """
-    plain = config.model.dropout > 0 or config.train.compile == "on"
-    return device.type == "cpu" and ranks.size == 1 and not plain
+    one_only = config.model.dropout > 0 or config.train.compile == "on"
+    return device.type == "cpu" and ranks.size == 1 and not one_only
 
 
 def threads_each(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return how many of torch's threads each member of an ensemble gets."""
-    threads = torch.get_num_threads()
-    if not takes_threads(config, device, ranks):
-        return threads
-    return max(1, threads // config.model.ensemble)
+    """Return the number of CPU threads that each member of an ensemble computes with."""
+    at_once = config.model.ensemble if supports_threads(config, device, ranks) else 1
+    return max(1, torch.get_num_threads() // at_once)
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
     """Return how many workers compute the gradients of one model or ensemble member."""
-    if not takes_threads(config, device, ranks):
+    if not supports_threads(config, device, ranks):
         return 1
     return min(threads_each(config, device, ranks), MAX_WORKERS)
 
@@ -158,5 +156,5 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows all workers together process at a time (see `chunk_count`)."""
+    """Return how many of `B` windows the workers process at the same time; see `chunk_count`."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

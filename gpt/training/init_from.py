@@ -30,8 +30,8 @@ def initial_model(
 ) -> tuple[LanguageModel, dict[str, str | int]]:
     """Return the model of step 0, and the provenance of its weights.
 
-    The weights are new, with an empty provenance, or those of the run `train.init_from`, with its
-    path, step and SHA-256.
+    New weights have an empty provenance. Weights of the run `train.init_from` have the path and
+    step of that run, and their SHA-256.
     """
     if config.train.init_from is None:
         return make_model(config.model, len(vocabulary), config.seed).to(device), {}
@@ -71,7 +71,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return the row of each new id in an old embedding table; OLD_MEAN if it has none."""
+    """Return, for each id of `new`, its row in the embeddings of `old`, or OLD_MEAN if none."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

@@ -16,9 +16,9 @@ ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator; fewer would no
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    Logits, loss and gradients are computed for a few rows of `x` at a time. Their logits fit into a
-    CPU's cache, which is faster than writing all logits to memory (Liger Kernel, arXiv:2410.10989,
-    section 3.2). On an accelerator, it saves memory.
+    Logits, loss and gradients are computed for a few rows of `x` at a time (Liger Kernel,
+    arXiv:2410.10989, section 3.2). On a CPU, this is faster, because these logits fit into the
+    cache. On an accelerator, it saves memory.
 
     Args:
         x: the input of the head, (N, C).
@@ -31,7 +31,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torc
 
 
 def logits_at_once(device: torch.device) -> int:
-    """Return the number of logits that `linear_cross_entropy` keeps in memory on `device`."""
+    """Return how many logits `linear_cross_entropy` computes at a time on `device`."""
     return LOGITS_AT_ONCE if device.type == "cpu" else ACCELERATOR_LOGITS_AT_ONCE
 
 
@@ -45,7 +45,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         rows = min(N, max(1, logits_at_once(x.device) // V))
         weight_in_dtype, total = weight.to(dtype), x.new_zeros((), dtype=torch.float32)
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
-        # all chunks reuse this memory: the system would have to clear new pages
+        # all chunks reuse this memory, because the system would have to clear new pages
         all_logits, product = x.new_empty(rows, V, dtype=dtype), x.new_empty(V, C, dtype=dtype)
         all_probs = all_logits.float()  # the same tensor if `dtype` is float32
         for start in range(0, N, rows):

@@ -11,12 +11,12 @@ from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
-from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
+from gpt.training.gradients import fuses_head, supports_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import logits_at_once
 
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
-MUON_COPIES = 3  # temporary memory of a Muon update, in multiples of that of the weights (measured)
+MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (measured)
 # Measured activations, relative to `_activation_bytes`, by whether matrix products are bfloat16;
 # all other operations are float32. On a GPU, this is the size of what autograd saves, plus a fifth.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
@@ -70,7 +70,8 @@ def training_bytes(
     model, train, on_cpu = config.model.network(), config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
-    members_at_once = min(K, torch.get_num_threads()) if takes_threads(config, device, ranks) else 1
+    is_threaded = supports_threads(config, device, ranks)
+    members_at_once = min(K, torch.get_num_threads()) if is_threaded else 1
     windows = -(-train.batch_size // (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
@@ -87,10 +88,7 @@ def training_bytes(
     logits = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     scored = max(min(characters, logits // V), model.T)
     evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
-    if on_cpu:
-        evaluation *= torch.get_num_threads()
-    else:
-        evaluation *= ACCELERATOR_EVALUATION
+    evaluation *= torch.get_num_threads() if on_cpu else ACCELERATOR_EVALUATION
     parameters = FLOAT_BYTES * parameter_count(model, V)
     update = MUON_COPIES * parameters / K if train.optimizer == "muon" else 0
     training = members_at_once * max(windows * model.T * each + workers * head, update)
@@ -108,7 +106,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes that n-gram counts take to fit the gate and to predict in each thread."""
+    """Return the bytes of n-gram predictions: to fit the gate, and to evaluate in each thread."""
     if not model.counts:
         return 0.0
     in_thread = 4 * model.T * V + 8 * BLOCK_NUMBERS
@@ -116,7 +114,7 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of one character's activations in `layers` layers and `logits` logits."""
+    """Return the bytes of activations per character, for `layers` layers and `logits` logits."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

@@ -1,8 +1,8 @@
 """AdamW and Muon.
 
-torch.optim has both, but importing it loads torch's compiler, which takes 2 s. Its Muon processes
-one matrix at a time in bfloat16. On a CPU without bfloat16, this takes four times as long as the
-Muon of this module (`python scripts/bench.py optimizer`).
+torch.optim has both, but importing it loads torch's compiler, which takes 2 s. torch's Muon
+processes one matrix at a time in bfloat16. On a CPU without bfloat16, it takes four times as long
+as the Muon of this module (`python scripts/bench.py optimizer`).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N,
 
 
 class Optimizer:
-    """Base class with `parameters`, and `state`: lists of tensors by names such as `momentum`."""
+    """Base class. `state["momentum"]`, for example, is a list of one tensor per parameter."""
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
@@ -42,7 +42,7 @@ class Optimizer:
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        If the bool scalar `skip` is true, nothing changes. The CPU does not wait for its value.
+        If `skip`, a bool tensor (), is true, nothing changes. The CPU does not read `skip`.
         """
         raise NotImplementedError
 
@@ -107,11 +107,11 @@ class AdamW(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon: each step is an orthogonalised momentum (kellerjordan.github.io/posts/muon).
+    """Muon: updates matrices by their orthogonalised momentum (kellerjordan.github.io/posts/muon).
 
-    Orthogonalising makes the singular values of a matrix's step nearly equal; otherwise, a few
-    large ones would dominate. The step is also scaled so that, over time, all neurons of a matrix
-    move equally far (NorMuon, arXiv:2510.05491).
+    Orthogonalising makes the singular values of an update nearly equal; otherwise, a few large ones
+    would dominate. Each update is also scaled so that, over time, all neurons of a matrix change
+    equally much (NorMuon, arXiv:2510.05491).
     """
 
     MOMENTUM = 0.95  # weight of the past in the running mean of gradients
@@ -140,8 +140,8 @@ class Muon(Optimizer):
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`.
 
-        Operations on lists of tensors (`torch._foreach_`) are one kernel on an accelerator, where
-        the number of kernels limits the speed.
+        The number of kernels limits the speed on an accelerator. `torch._foreach_` operations
+        process a list of tensors with one kernel.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
         directions = torch._foreach_lerp(  # Nesterov momentum
@@ -169,8 +169,9 @@ class Muon(Optimizer):
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices of updates, and give all neurons updates of similar size.
 
-        `steps` is (N, height, width). A neuron is a row, or a column of a wide matrix. Its update
-        is divided by its root mean square over time. Each matrix then gets its old norm again.
+        `steps` is (N, height, width). A neuron is a row, or a column of a wide matrix. Each
+        neuron's update is divided by the root of its running mean square, in `squares`. Then each
+        matrix is scaled back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
@@ -184,10 +185,10 @@ class Muon(Optimizer):
 def update_means(
     means: list[Tensor], new: list[Tensor], weight: float, skip: Tensor | None
 ) -> list[Tensor]:
-    """Set each mean to `weight` x mean + (1 - `weight`) x `new` in place, and return `new`.
+    """Set each mean, in place, to `weight` x mean + (1 - `weight`) x new; return `new`.
 
-    If the bool scalar `skip` is true, a copy of the old means replaces `new`, so that nothing
-    changes. (Giving `new` a weight of zero would not suffice: 0 times NaN is NaN.)
+    If `skip`, a bool tensor (), is true, a copy of `means` replaces `new`, so that no mean changes.
+    (Giving `new` a weight of zero would not suffice: 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))
@@ -198,7 +199,7 @@ def update_means(
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Replace the singular values of N matrices (N, height, width) by values from 0.9 to 1.1.
+    """Return `matrices` (N, height, width) with singular values mapped to values from 0.9 to 1.1.
 
     For a matrix U S V^T, the result is about U V^T. Singular values below 2 % of the matrix's norm
     stay below 0.9.
@@ -216,7 +217,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """Return AdamW alone, or Muon for the blocks' matrices and AdamW for all other parameters.
+    """Return Muon for the blocks' matrices and AdamW for other parameters, or only AdamW.
 
     Biases and LayerNorms have no weight decay. With Muon, embeddings and the head have none either.
     `dtype` is the dtype of Muon's matrix products.

@@ -1,4 +1,4 @@
-"""`RunContext`, which all parts of a training use, and `Outcome`, the result of a training."""
+"""`RunContext`, which all parts of training use, and `Outcome`, the result of a run."""
 
 import time
 from collections.abc import Callable
@@ -34,15 +34,15 @@ class RunContext:
 
     @property
     def network_ids(self) -> Ids:
-        """Ids of the train split, without those that the gate of n-gram counts is fitted on."""
+        """Ids that the network trains on: the train split, less the ids held out by `gate_fit`."""
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the mixture of counts and `model`, fitted at `step`; None without counts."""
+        """Return n-gram counts and a gate fitted to `model` at `step`; None without counts."""
         return self.gate_fit.fit(model, step) if self.gate_fit else None
 
     def shared_mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the `mixture` of rank 0 on every rank; every rank must call this method."""
+        """Return the `mixture` of rank 0 on every rank. Every rank must call this method."""
         if (fit := self.gate_fit) is None:
             return None
         gates = self.ranks.broadcast(lambda: fit.fit(model, step).gates)
@@ -74,4 +74,4 @@ class Outcome:
     trigram_bits_per_character: float | None  # baseline: a trigram model of the train split
     xz_bits_per_character: float  # baseline: the text compressed by xz
     elapsed_s: float  # seconds of training, over all resumes
-    seconds: float  # seconds of this call
+    seconds: float  # seconds of training in this call

@@ -1,12 +1,12 @@
 """Learning rate, batch shape and due events (such as evaluations) of every step of a run.
 
 All three depend on the fraction of the run that is done. A plan is a pair: the step at which it was
-made, and the planned number of steps of the whole run. A new plan, made to use all of
-`train.minutes`, does not change the fraction that is done, so the learning rate does not jump and
-batches do not return to short windows.
+made, and the planned number of steps of the whole run. A run with `train.minutes` makes a new plan
+when its speed changes. The fraction that is done stays the same, so the learning rate does not jump
+and batches do not return to short windows.
 
 A phase is the first training of a run, or a later one that adds steps to the finished run. Each
-phase ends with the minimal learning rate, so a later phase first raises the rate. The rate then
+phase ends with the minimal learning rate, so a later phase first raises the rate. Then the rate
 decays as if there had been only one decay, from the warmup of the run to the end of the new phase.
 """
 
@@ -24,9 +24,9 @@ SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of 
 class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
-    A checkpoint stores `plans` as `train.plans`. With that setting instead of `train.minutes`, the
-    run can be repeated without a clock. `scale` is a factor of all learning rates, halved by each
-    rollback after a divergence.
+    Checkpoints store `plans` as `train.plans`. A config with this setting instead of
+    `train.minutes` repeats the run without a clock. `scale` is a factor of all learning rates. Each
+    rollback after a divergence halves it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -45,7 +45,7 @@ class Schedule:
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """Plan at step `step` that the whole run has `steps` steps; discard plans from then on."""
+        """Plan at `step` that the whole run has `steps` steps; discard plans of later steps."""
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
@@ -87,7 +87,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def short_part_after(self, step: int) -> float:
-        """Return which fraction of the steps from `step` on has windows of `train.first_window`."""
+        """Return the fraction of the steps from `step` on with windows of `train.first_window` ids."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
@@ -121,7 +121,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans of the phase of `step` that were made by then, the oldest first."""
+        """Return the plans that were made up to `step`, in the same phase, the oldest first."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:
@@ -133,7 +133,7 @@ class Schedule:
 
 
 def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
-    """Return the fraction of the phase with these `plans` that is done before `step`."""
+    """Return the fraction of a phase with `plans` that is done before `step`; see `part_done`."""
     done, since, end = _done_at_last_plan(plans, start)
     return done + (1 - done) * _part(step - since, end - since)
 

@@ -26,7 +26,7 @@ from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
-from gpt.training.build_step import Update, step_of
+from gpt.training.build_step import Update, build_run_step
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.gate_fit import GateFit
@@ -63,7 +63,7 @@ def train(
     clock: Callable[[], float] | None = None,
     ranks: Ranks = SINGLE,
 ) -> Outcome:
-    """Train a model on a corpus in a run folder; `gpt.api.train` lists the events and exceptions.
+    """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
     The weights after step N depend only on the config, the text and the run in `train.init_from`;
     with `train.minutes`, also on `clock`. Logging, evaluations, checkpoints and resumes change
@@ -81,8 +81,8 @@ def train(
         config: the settings of the run.
         corpus: the text to train on.
         run: the folder of the run.
-        mode: whether to begin a new run in the folder, or to continue the run in it.
-        should_stop: called after each step; returns whether to stop.
+        mode: how to use the folder; see `Mode`.
+        should_stop: returns whether to stop; also called by the threads of an evaluation.
         on_event: receives a dict for each event, on rank 0.
         clock: returns the seconds since the command began; by default, since this call.
         ranks: the processes that train the model together.
@@ -130,7 +130,7 @@ def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
     """Return the state of a new run, and the provenance of its weights (see `initial_model`)."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, context.device)
-    update = step_of(context, model)
+    update = build_run_step(context, model)
     stopwatch = Stopwatch(context.clock)
     if config.train.minutes is not None:
         stopwatch.probe(update.probe, update, context)
@@ -148,12 +148,13 @@ def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
 
 
 def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
-    """Return the state of the run's last checkpoint, to train it with `context.config`.
+    """Load the run's last checkpoint, to continue the run with the settings `context.config`.
 
-    With `extend`, continue even a finished run, for `train.minutes` more if that is set.
+    With `extend`, a finished run can continue, too, and `train.minutes` is the additional time.
 
     Raises:
-        UsageError: the text or the teacher has changed, or the run is finished.
+        ConfigError: a setting differs that a resume cannot change.
+        UsageError: text or teacher have changed, the run is finished, or minutes are too few.
         CheckpointError: the checkpoint does not fit the model.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
@@ -164,7 +165,7 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
         _check_sources(context, state.numbers)
         if not extend:
             _check_not_finished(context, data.step, progress)
-        update = step_of(context, load_model(data, context.device))
+        update = build_run_step(context, load_model(data, context.device))
         update.load_state_dict(state)
         _warn_of_other_digits(update, state.numbers)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -222,7 +223,7 @@ def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:
-            message = "%s: computing with %s, where the run had %s: its last digits may differ"
+            message = "%s: computing with %s, where the run had %s; its losses may differ slightly"
             log.warning(message, name, now, saved[name])
 
 

@@ -34,9 +34,9 @@ Result = tuple[Tensor, Tensor]
 class TrainStep:
     """Updates the weights of one model: each call trains on the batch of one step.
 
-    The batch, its token dropout and the dropout masks depend only on the seed and the step. The
-    weights and `state_dict` are all that a step uses from earlier steps, so a step can be repeated
-    exactly. The next batch is drawn while the current one is computed.
+    The batch, its token dropout and the dropout masks depend only on the seed and the step. A step
+    can be repeated exactly, because it uses nothing of earlier steps but the weights and
+    `state_dict`. The next batch is drawn while the current one is computed.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class TrainStep:
         self.ids, self.vocabulary = ids, vocabulary
         self.backward = Backward(config, model, device, ranks, teacher)
         self.precision = self.backward.precision
-        self.is_ahead = device.type != "cpu"  # whether a call can return before its work is done
+        self.is_asynchronous = device.type != "cpu"  # whether a call can return early
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
             set_generator(model, self.masks)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
-        # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
+        # gradients are scaled up, as float16 rounds small numbers to 0 (arXiv:1710.03740)
         is_half = self.precision == torch.float16
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=is_half)
         self.inputs: list[Tensor] = []  # the batch that `replay` reads
@@ -75,11 +75,11 @@ class TrainStep:
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> Result:
-        """Update the weights once, after `step` earlier steps, if loss and gradient are finite.
+        """Update the weights, after `step` earlier steps, if the loss and the gradient are finite.
 
-        On an accelerator, the CPU does not wait for this check, except in float16 and on MPS, where
-        torch's AdamW cannot skip an update. Return the batch's mean loss before the update, and the
-        norm of its gradient before clipping. Raise TrainingError if memory runs out.
+        Return the batch's mean loss before the update, and the gradient's norm before clipping. On
+        an accelerator, the CPU does not wait for these numbers, except in float16, and on MPS,
+        where torch's AdamW cannot skip an update. Raise TrainingError if memory runs out.
         """
         # 1. forward and backward
         loss = self.forward_and_backward(step)
@@ -91,7 +91,7 @@ class TrainStep:
         train = self.config.train
         limit = train.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        # 3. update; Muon's learning rate is in proportion to AdamW's
+        # 3. update; Muon's learning rate is proportional to AdamW's
         lr_factor = self.schedule.lr(step) / train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
         must_wait = self.device.type in ("cpu", "mps") or self.scaler.is_enabled()
@@ -104,7 +104,7 @@ class TrainStep:
         return loss, norm
 
     def forward_and_backward(self, step: int) -> Tensor:
-        """Set `.grad` to the gradients of a step's batch; return this rank's part of the loss."""
+        """Set each `.grad` for the batch of `step`; return this rank's part of the mean loss."""
         x, y = self.batches(step)
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
@@ -129,16 +129,16 @@ class TrainStep:
                 raise TrainingError(
                     f"not enough memory on {self.device} for {len(xs[0])} windows of {x.shape[1]} "
                     f"characters ({str(error).splitlines()[0]:.150}); use a larger "
-                    f"train.accumulation, which changes no result but rounding, or a smaller "
-                    f"model.T, C or n_layer"
+                    f"train.accumulation, which changes results only by rounding, or a smaller "
+                    f"model.T, model.C or model.n_layer"
                 ) from error
             raise
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def _replay(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set the gradients of the batch `x`, `y`, and return the loss. On CUDA, replay a graph.
+        """Set `.grad` for the batch `x`, `y`, (B, T); return the loss. On CUDA, use a CUDA graph.
 
-        If the shape of the batch changes, a new graph replaces the old one.
+        The graph is replaced if the shape of the batch changes.
         """
         if not self.inputs or self.inputs[0].shape != x.shape:
             self.inputs = [torch.empty_like(t, device=self.device) for t in (x, y)]
@@ -151,14 +151,14 @@ class TrainStep:
         return loss
 
     def _compute(self) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the loss of the batch `inputs` and the gradient of each parameter."""
+        """Return the loss of the batch `self.inputs` and the gradient of each parameter."""
         self.model.zero_grad(set_to_none=True)
         x, y = self.inputs
         loss = self.backward(x, y, torch.ones((), dtype=torch.float32, device=self.device))
         return loss, [parameter.grad for parameter in self.backward.parameters]
 
     def _pinned(self, batch: Tensor) -> Tensor:
-        """Return `batch`; for CUDA, in pinned memory, so that the copy overlaps computations."""
+        """Return `batch`, pinned for CUDA, so that its copy to the GPU overlaps computations."""
         return batch.pin_memory() if self.device.type == "cuda" else batch
 
     def follow(self, schedule: Schedule) -> None:
@@ -169,35 +169,35 @@ class TrainStep:
 
     @property
     def members(self) -> list["TrainStep"]:
-        """The TrainStep of each member of the model: only this one, as it is not an ensemble."""
+        """A list of this TrainStep only. An EnsembleStep has one TrainStep for each member."""
         return [self]
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return [[loss], [norm]], as floats, for each step."""
+        """Wait for `results`; return each as [[loss], [norm]], as floats."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers
 
     def is_failure(self, loss: float, norm: float) -> bool:
-        """Return whether a step with this loss and gradient norm is a sign of divergence.
+        """Return whether the `loss` or the gradient's `norm` of a step is NaN or infinite.
 
         In float16, gradients overflow until GradScaler has lowered its factor far enough. Until
-        then, only the loss counts.
+        then, ignore `norm`.
         """
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))
 
     def probe(self, step: int) -> None:
-        """Compute the gradients of `step` and discard them, to measure the time."""
+        """Compute the gradients of `step` and discard them; the caller measures the time."""
         self.forward_and_backward(step)
         self.model.zero_grad(set_to_none=True)
-        if self.is_ahead:
+        if self.is_asynchronous:
             torch.accelerator.synchronize(self.device)
 
     def _rehearse(self, forward: Any) -> None:
         """Run `forward` and its backward pass on one batch of each shape in the schedule.
 
-        torch.compile then compiles for each shape, and DDP chooses its order of additions.
+        This makes torch.compile compile for each shape, and DDP choose its order of additions.
         """
         self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
@@ -205,23 +205,23 @@ class TrainStep:
             self.forward_and_backward(step)
 
     def state_dict(self) -> TrainingState:
-        """Return the optimizers' state and, in float16, the scale of the gradients."""
+        """Return the state of the optimizers and, in float16, of GradScaler."""
         tensors = join_tensors([optimizer.state_dict() for optimizer in self.optimizers])
         return TrainingState(tensors, {"scaler": self.scaler.state_dict()})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Copy `state`, a result of `state_dict`, into the optimizers and the scaler."""
+        """Restore the optimizers and GradScaler from `state`, a result of `state_dict`."""
         for i, tensors in enumerate(split_tensors(state.tensors, len(self.optimizers))):
             self.optimizers[i].load_state_dict(tensors)
         scaler = state.numbers["scaler"]
         if not all(isinstance(number, int | float) for number in scaler.values()):
             raise TypeError("expected numbers as scaler")
-        if scaler:  # empty unless the run was in float16 before
+        if scaler:  # empty if the checkpoint was not trained in float16
             self.scaler.load_state_dict(scaler)
 
 
 def join_tensors(parts: Sequence[Tensors]) -> Tensors:
-    """Return one dict of all tensors; `name` in `parts[i]` is renamed to `f"{i}.{name}"`."""
+    """Return all tensors in one dict; `name` of `parts[i]` becomes `f"{i}.{name}"`."""
     return {f"{i}.{name}": array for i, part in enumerate(parts) for name, array in part.items()}
 
 
@@ -240,7 +240,7 @@ def draw_batch(
     """Return this rank's inputs and targets (B, T) for `step`, on the CPU.
 
     With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding is
-    zero. Both tensors are contiguous: CUDA copies others through slower, pageable memory.
+    zero. Both tensors are contiguous, because CUDA copies others through slower, pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

@@ -22,7 +22,7 @@ TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the 
 class Teacher:
     """A trained model whose probabilities are training targets (arXiv:1503.02531, section 2).
 
-    Probabilities are not softened by a temperature, as the next character is rarely certain.
+    No temperature softens the probabilities, because the next character is rarely certain.
     """
 
     model: LanguageModel
@@ -32,8 +32,8 @@ class Teacher:
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
-        Each is a weighted mean of the teacher's prediction and the true id. Token dropout may have
-        changed ids in `x`, so the teacher reads the first id of each window, and then `y`.
+        Each is a weighted mean of the teacher's prediction and the true id. Token dropout can mask
+        ids in `x`, so the teacher takes all ids but the first of each window from `y`.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
         targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)
@@ -43,7 +43,7 @@ class Teacher:
 
 
 def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -> Teacher | None:
-    """Load the best model of the run `train.distill`; None if that is not set."""
+    """Load the best checkpoint of the run `train.distill`; return None if that is not set."""
     run = config.train.distill
     if run is None:
         return None
@@ -54,7 +54,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Check, without loading weights, that `load_teacher` can distill the run `train.distill`."""
+    """Raise ConfigError if the run `train.distill` cannot be the teacher; load no weights."""
     if config.train.distill is not None:
         _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 

@@ -40,7 +40,7 @@ class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
-    character of val), and EVALUATION (the rest of an evaluation: sample and checkpoint).
+    character of val), and EVALUATION (the gate, sample and checkpoint of an evaluation).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -70,7 +70,7 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the mean seconds of a step with windows of `T` ids, estimated before the first."""
+        """Return the measured or estimated mean seconds of a step with windows of `T` ids."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
@@ -82,8 +82,8 @@ class Stopwatch:
         Every rank must call this method.
 
         Args:
-            step: computes a step, given its number, without changing the weights.
-            update: the training step, whose model is evaluated.
+            step: computes the step whose number it is given.
+            update: the training step of the model to evaluate.
             context: the settings and the text of the run.
             at: the number of steps that the model was trained for.
         """
@@ -143,8 +143,8 @@ class TimeBudget:
     def first_plan(self, config: Config) -> Config:
         """Return the config of a new run with the number of steps that fit into `train.minutes`.
 
-        If evaluations would take too much of the time, they score a part of the val split. A config
-        without `train.minutes`, or with `train.plans` of an earlier run, is returned as it is.
+        If evaluations would take too much of the time, limit them by `train.eval_characters`. A
+        config without `train.minutes`, or with `train.plans` of an earlier run, does not change.
         """
         if config.train.minutes is None or config.train.plans:
             return config
@@ -159,8 +159,8 @@ class TimeBudget:
     def first_end(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the whole run can have; raise UsageError if none after `step`.
 
-        A new run with counts may take longer, up to MAX_OVERRUN: its counts predict well even if
-        the network hardly trains, and much of its time is spent already.
+        A new run with counts may exceed `train.minutes` by up to MAX_OVERRUN to take one step: much
+        time has been used to count, and counts predict well even if the network hardly trains.
         """
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
@@ -181,9 +181,9 @@ class TimeBudget:
         return self._end(schedule, step, whole_splits=1)
 
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
-        """Return a new number of steps of the run, planned at `step`; None to keep the old plan.
+        """At `step`, return a new number of steps of the whole run; None to keep the old plan.
 
-        If evaluations score a part of val, reserve time to score all of it `whole_splits` times.
+        If evaluations score a part of val, reserve time to score all of val `whole_splits` times.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None

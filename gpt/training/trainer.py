@@ -28,7 +28,7 @@ MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run that starts or resumes."""
+    """State from which a new or resumed run trains."""
 
     config: Config  # to train with
     step: int  # number of steps done
@@ -40,7 +40,7 @@ class RunState:
 
 
 class Trainer:
-    """The training loop of one run, from `state` on. For `on_event` see `gpt.api.train`."""
+    """Trains one run, starting from `state`. `gpt.api.train` describes `on_event`."""
 
     def __init__(self, context: RunContext, state: RunState, on_event: OnEvent | None) -> None:
         self.context, self.config, self.on_event = context, context.config.train, on_event
@@ -56,7 +56,7 @@ class Trainer:
         self.unread: list[Result] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to here
-        self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
+        self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last logged
 
     @property
     def elapsed_s(self) -> float:
@@ -64,7 +64,7 @@ class Trainer:
         return self.clock() - self.started
 
     def fit(self, notice: str = "") -> Outcome:
-        """Log `notice`, a message about a rollback, and train to the last step or an early stop."""
+        """Log `notice` about a rollback, if any, and train to the last step or an early stop."""
         self.callbacks = self.open_callbacks()
         try:
             self.start(notice)
@@ -75,7 +75,7 @@ class Trainer:
                 self.save()
             return self.context.ranks.broadcast(self.finish)
         finally:
-            while self.callbacks:  # they refer to this trainer: memory is freed at once, not by gc
+            while self.callbacks:  # break reference cycles, so that memory is freed at once
                 self.callbacks.pop().close()
 
     def open_callbacks(self) -> list[Callback]:
@@ -124,7 +124,7 @@ class Trainer:
         periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
         results: dict[str, float] = {}
-        if needed or not self.update.is_ahead or len(self.unread) >= MAX_UNREAD_STEPS:
+        if needed or not self.update.is_asynchronous or len(self.unread) >= MAX_UNREAD_STEPS:
             results = read_results(self.update, self.unread, self.step, progress, self.notify)
             self.unread.clear()
         self.stopwatch.lap(T)
@@ -138,13 +138,13 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def is_due(self, every: int | str) -> bool:
-        """Return whether an event is due at this step; `agree` decides about periods in minutes."""
+        """Return whether an event with the period `every` is due; False for a period in minutes."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
         """If an evaluation is due, compute the val loss and draw a sample.
 
-        A stop aborts the evaluation, which is repeated when the run is resumed.
+        If a stop is requested meanwhile, leave the evaluation to the next resume.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
@@ -168,7 +168,7 @@ class Trainer:
                 callback.on_metrics(self.step, self.metrics)
 
     def save(self) -> None:
-        """Write a checkpoint if one is due, if this step is the best or last, or before a stop."""
+        """Save a checkpoint at a due, best or last step; to stop, save and raise Interrupted."""
         if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
         stop, due = self.agree()
@@ -183,10 +183,10 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Agree with all ranks, by one all-reduce, on what depends on clocks and signals.
+        """Return whether to stop, and whether a checkpoint is due by the clock, equal on all ranks.
 
-        Set a new number of steps of the run, if `train.minutes` requires one. Return whether to
-        stop, and whether a checkpoint is due by the clock.
+        If `train.minutes` requires another number of steps of the run, set it. One all-reduce
+        sends all three decisions.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class MetricsFile(Callback):
     """Appends metrics, plans and notices to `metrics.jsonl`.
 
-    `elapsed_s` returns the seconds of training over all resumes, which each record contains.
+    Each record contains the seconds of training over all resumes, which `elapsed_s` returns.
     """
 
     def __init__(self, path: Path, elapsed_s: Callable[[], float]) -> None:
@@ -47,13 +47,13 @@ class MetricsFile(Callback):
 
 
 class AppendOnlyFile:
-    """Appends to a file. After a failed write, such as on a full disk, the next one retries."""
+    """Appends to a file. If a write fails, such as on a full disk, the next write repeats it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.unwritten = path, b""
 
     def write(self, content: bytes) -> None:
-        """Write the content that earlier writes failed to write, and then `content`."""
+        """Append what earlier calls failed to write, and then `content`."""
         failed_before = len(self.unwritten) > 0
         self.unwritten += content
         try:
@@ -68,10 +68,10 @@ class AppendOnlyFile:
 
 
 def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
-    """Delete damaged lines, and the records after `step`, where a run resumes.
+    """Delete damaged lines, and all records after `step`, the step at which a run resumes.
 
-    If the evaluation of `step` is `pending`, delete the metrics of `step`, too: the repeated
-    evaluation writes them again.
+    With `pending`, delete the metrics of `step`, too: its evaluation will be repeated and will
+    write them again.
     """
 
     def kept() -> Iterator[bytes]:
@@ -83,7 +83,7 @@ def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
                     if record["step"] < step or (record["step"] == step and not comes_again):
                         yield line.rstrip(b"\n") + b"\n"
                 except (ValueError, TypeError, KeyError):
-                    log.warning("%s: left out a damaged line: %.60r", path, line)
+                    log.warning("%s: removed a damaged line: %.60r", path, line)
 
     if path.exists():
         write_atomically(path, kept())

@@ -58,9 +58,10 @@ class TensorBoard(Callback):
     """Writes an event file at each start or resume, and one for the HPARAMS page at the end."""
 
     def __init__(self, context: RunContext, next_step: int | None) -> None:
-        """Open a file. If a run was resumed, TensorBoard ignores older events from `next_step` on.
+        """Open a new event file.
 
-        `next_step` is None for a new run.
+        In a resumed run, `next_step` is the next step with events. TensorBoard then ignores older
+        events of this and later steps. `next_step` is None for a new run.
         """
         self.context = context
         self.samples = SampleTable(context.folder, next_step)
@@ -73,8 +74,8 @@ class TensorBoard(Callback):
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
-        If evaluations score a part of the val split, the final loss on the whole split would not
-        fit the curve. Only the HPARAMS page shows it.
+        If evaluations score only a part of the val split, omit the final loss on the whole split,
+        which would not fit the curve. The HPARAMS page shows it.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of an untrained model would flatten the curves
@@ -88,7 +89,7 @@ class TensorBoard(Callback):
         self.events.add(step, summary=Summary(value=points))
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Write the table of all samples so far; TensorBoard shows the newest table first."""
+        """Write the table of samples so far; TensorBoard shows the newest table first."""
         if evaluation.sample is not None:
             self.events.add(step, summary=self.samples.add(step, evaluation))
 
@@ -125,7 +126,7 @@ class TensorBoard(Callback):
 
 
 class EventFile:
-    """A new event file; its name begins with the time, as TensorBoard sorts files by name."""
+    """A new event file, with the time in its name, because TensorBoard sorts files by name."""
 
     def __init__(self, folder: Path, suffix: str = "") -> None:
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
@@ -133,16 +134,16 @@ class EventFile:
         self.add(0, file_version="brain.Event:2")
 
     def add(self, step: int, **content: Any) -> None:
-        """Write an event with the current time and a field of `Event`, such as `summary`."""
+        """Write an event of `step`. `content` is a field of `Event`, such as `summary`."""
         event = Event(step=step, wall_time=time.time(), **content)
         self.records.write(event.SerializeToString())
 
 
 class SampleTable:
-    """The samples of a run as a table with the columns step, val loss and sample.
+    """Table of a run's samples, at most MAX_SAMPLE_ROWS, with their steps and val losses.
 
-    If `end` is set, the table begins with the samples before step `end` in the event files of the
-    folder `run`.
+    If `end` is set, the table starts with the samples before step `end`, which are read from the
+    event files in the folder `run`.
     """
 
     def __init__(self, run: Path, end: int | None) -> None:
