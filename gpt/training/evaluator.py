@@ -84,7 +84,7 @@ class Evaluator:
         self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
 
     def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
-        """Compute the val loss after `step` steps, the last of the run if `is_last`.
+        """Compute the val loss after `step` steps; if `is_last` is true, training ends.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`

@@ -87,7 +87,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of the steps from `step` on with windows of `train.first_window` ids."""
+        """Return the fraction of steps from `step` on with windows of `train.first_window` ids."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0

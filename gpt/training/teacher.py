@@ -64,7 +64,7 @@ def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) ->
     if data.vocabulary != vocabulary:
         raise ConfigError(
             f"train.distill {run}: expected a run with the vocabulary of this text, got another; "
-            f"use a run that was trained on it, or its vocabulary by data.vocabulary={run}"
+            f"use a run that was trained on this text, or set data.vocabulary={run}"
         )
     if data.config.model.attention_window < config.model.attention_window:
         raise ConfigError(

@@ -79,7 +79,7 @@ class Trainer:
                 self.callbacks.pop().close()
 
     def open_callbacks(self) -> list[Callback]:
-        """Open the metrics file, the TensorBoard file and the progress bar, on rank 0 only."""
+        """Open and return the callbacks on rank 0; return an empty list on other ranks."""
         if self.context.ranks.rank > 0:
             return []
         at, pending = self.resumed_at, self.evaluator.progress.pending is not None
