@@ -149,7 +149,7 @@ def test_a_teacher_of_more_characters_than_the_text_has_teaches_with_its_vocabul
     """A run that was fine-tuned on this text was refused as if it had not seen it, and no more."""
     Path("part.txt").write_text("the quick brown fox\n" * 99)
     settings = {"train.distill": "teacher", "model.T": 13, "train.steps": 2}
-    with pytest.raises(ConfigError, match=r"its vocabulary by data.vocabulary=teacher"):
+    with pytest.raises(ConfigError, match=r"set data.vocabulary=teacher"):
         package.train(text="part.txt", settings=settings)
     run = package.train(text="part.txt", settings=settings | {"data.vocabulary": "teacher"}).run
     assert package.load(run).vocabulary == corpus.vocabulary
