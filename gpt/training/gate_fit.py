@@ -99,8 +99,10 @@ class GateFit:
         kept = [*range(train.features - 1), -1]  # the last feature is the position
         features, sizes = (self.features, self.features[:, kept]), (self.experts.size, train.size)
         with ThreadPoolExecutor(2) as pool:
-            gates = pool.map(self._fit, 2 * [network], sizes, features, (EPOCHS, SAMPLING_EPOCHS))
-        mixture = Mixture(self.experts, *gates, self.T)
+            gate, sampling_gate = pool.map(
+                self._fit, 2 * [network], sizes, features, (EPOCHS, SAMPLING_EPOCHS)
+            )
+        mixture = Mixture(self.experts, gate, sampling_gate, self.T)
         self._fitted = step, mixture
         return mixture
 
