@@ -10,7 +10,7 @@ MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
-    """Base class of sections. They are immutable, refuse unknown keys and convert no types."""
+    """Base class of config sections: immutable, without unknown keys or conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

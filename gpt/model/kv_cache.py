@@ -52,7 +52,7 @@ class Cache:
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return the id (B, 1) in each text that is `distance` characters before the appended one.
+        """Return, for each text, the id (B, 1) at `distance` characters before the appended one.
 
         It is MASKED for a text that has fewer than `distance` characters.
         """
@@ -95,9 +95,9 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append t keys and values (B, heads, t, size) to each text; return those of whole texts.
+        """Append t keys and values (B, heads, t, size) to each text; return all of each text.
 
-        If the cache has a mask, return all T positions; the mask excludes those after a text.
+        If the cache has a mask, return all T positions; the mask excludes those after a text's end.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)

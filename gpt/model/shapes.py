@@ -39,7 +39,7 @@ def member_prefixes(config: ModelConfig) -> list[str]:
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
-    """Return the number of parameters of a model, counting each number in a tensor."""
+    """Return the number of scalar parameters of a model."""
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 

@@ -22,8 +22,8 @@ ADVANTAGE = 4.0  # nats subtracted from the loss of the first predictor, which i
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts; return log-probabilities (B, n, V).
 
-    These are averages (`Switch`) of the predictions of the mixture, of the network, and of each
-    expert, which is a predictor by n-gram counts.
+    `Switch` averages the predictions of the mixture, of the network, and of each expert (a predictor
+    by n-gram counts).
 
     Args:
         mixture: n-gram counts of the train split, and the MLP that weights experts and network.
@@ -73,8 +73,8 @@ class Switch:
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
         """Return the log (M, V) of the weighted mean of K predictions at the next M positions.
 
-        `log_p` (M, K, V) has the log-probabilities of K predictors. `ADVANTAGE` is for the first
-        one. `following` (M,) has the actual next ids; each changes the weights at later positions.
+        `log_p` (M, K, V) has the log-probabilities of K predictors. The first has the `ADVANTAGE`.
+        `following` (M,) has the actual next ids; each changes the weights at later positions.
         """
         M, K, _ = log_p.shape
         nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)
