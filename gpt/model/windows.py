@@ -22,8 +22,8 @@ ADVANTAGE = 4.0  # nats subtracted from the loss of the first predictor, which i
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts; return log-probabilities (B, n, V).
 
-    `Switch` averages the predictions of the mixture, of the network, and of each expert (a predictor
-    by n-gram counts).
+    `Switch` averages the predictions of the mixture, the network and each expert (a predictor by
+    n-gram counts).
 
     Args:
         mixture: n-gram counts of the train split, and the MLP that weights experts and network.
