@@ -245,7 +245,7 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     text = (line * 9).decode()
     assert read(name, errors="replace") == f"{text}caf\ufffd\n{text}"
     assert notices(name, errors="replace") == [
-        "text.txt: 1 times U+FFFD, which replaces bytes that are not in the encoding"
+        "text.txt: invalid bytes were read as U+FFFD; replacements: 1"
     ]
     assert notices(write(line), errors="replace") == []
     begins_inside = "byte 0x80 at offset 0 is not UTF-8, as the text begins inside a character"
@@ -274,6 +274,20 @@ def test_wrong_bytes_are_replaced_as_python_replaces_them(
     with in_chunks(size):
         told = read("text.txt", encoding=encoding, errors="replace")
     assert told == "." + content.decode(encoding, "replace")
+
+
+@given(
+    parts=st.lists(st.sampled_from([b"a", b"\xe9", "\u00e9".encode(), "\ufffd".encode()])),
+    size=st.integers(1, 11),
+)
+def test_only_replaced_bytes_are_counted_as_replaced(parts: list[bytes], size: int) -> None:
+    """Bug: a U+FFFD of the text itself was counted, and a notice could begin with "1 times"."""
+    replaced = parts.count(b"\xe9")
+    name = write(b"." + b"".join(part + b"." for part in parts))
+    with in_chunks(size):
+        told = notices(name, errors="replace")
+    expected = f"text.txt: invalid bytes were read as U+FFFD; replacements: {replaced}"
+    assert told == [expected] * (replaced > 0)
 
 
 def test_an_encoding_is_found_for_a_text_in_several_western_languages() -> None:
@@ -429,7 +443,8 @@ def test_the_notices_of_a_text_come_again_from_the_cache(caplog: pytest.LogCaptu
     data = DataConfig(errors="replace")
     for count in (1, 2):
         load_corpus(open_source(name, data), data)
-        assert [message[:21] for message in caplog.messages] == ["t.csv: 9 times U+FFFD"] * count
+        told = "t.csv: invalid bytes were read as U+FFFD; replacements: 9"
+        assert caplog.messages == [told] * count
 
 
 def test_any_file_is_read_as_bytes() -> None:

@@ -1,10 +1,11 @@
 """Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Features are log(1 + x). For an n-gram context of the train split, x is the number of ids counted
-after it. For each other context, two features use the number of ids and of distinct ids after it.
-The last feature uses the number of ids of the window so far.
+Each position of a window also has F features, the logarithms log(1 + x) of counts x. The first N
+use the numbers of ids that were counted in the train split after contexts of 1 to N ids. Each other
+context has two features: the numbers of ids and of distinct ids that were counted after it. The
+last feature uses the number of ids in the window so far.
 
-W: ids of a window, E: experts, V: distinct ids, F: features, N: ids of the longest n-gram context.
+W: ids of a window, E: experts, V: distinct ids, N: ids of the longest n-gram context.
 """
 
 from collections.abc import Iterator
@@ -26,14 +27,14 @@ MIN_PROBABILITY = 1e-9  # smallest prediction of an expert; avoids log(0)
 
 
 class Experts:
-    """Predictors of the next id, by counts of the train split and of the window before that id.
+    """Predictors of the next id by counts of the train split and of the window so far.
 
     Args:
         counts: n-gram counts of the train split.
         long_contexts: index of longer contexts in the train split; None to use no long contexts.
-        window_order: counts of the window use the last 1 to `window_order` ids as contexts. With
-            0, the window is not counted. With fewer than `MANY_IDS` distinct ids, contexts of 2 and
-            4 times `window_order` ids, and those of `Characters.keys`, are counted, too.
+        window_order: contexts of 1 to `window_order` ids are counted in the window; 0 counts none.
+            Otherwise, with fewer than `MANY_IDS` distinct ids, four contexts are added: those of 2
+            and 4 times `window_order` ids, and the two contexts of `Characters`.
         characters: which ids form words and lines.
     """
 
@@ -77,7 +78,7 @@ class Experts:
 
     @cached_property
     def tree(self) -> NgramTree:
-        """Tree of the same counts. It is faster while sampling, which adds one id at a time."""
+        """Tree of the n-gram counts of the train split, for sampling one id at a time."""
         return NgramTree(self.counts)
 
     @cached_property
@@ -161,6 +162,6 @@ def long_orders(order: int, V: int) -> tuple[int, ...]:
 
 
 def log_probabilities(p: Floats) -> Floats:
-    """Return the logarithm of `p`, after raising smaller values to `MIN_PROBABILITY`."""
+    """Return the logarithm of `p`, or of `MIN_PROBABILITY` where `p` is smaller."""
     logs: Floats = np.maximum(p, np.float32(MIN_PROBABILITY))
     return np.log(logs, out=logs)

@@ -45,8 +45,8 @@ class KneserNey:
         """Predict the next id after the last 0 to N ids of each of M contexts.
 
         In `contexts` (M, N), the newest id is last, and `NO_ID` stands for ids before the start of
-        the window. Return N + 1 distributions (M, V), and (M, N) the number of ids that were
-        counted after the last 1 to N ids.
+        the window. Return a distribution (M, V) for each context length from 0 to N, and totals
+        (M, N): how many ids were counted after the contexts of 1 to N ids.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))

@@ -97,10 +97,7 @@ class LongContexts:
         return counts.reshape(len(self.orders), M, self.V)
 
     def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-        """Return the indices (M,) in `places` at which to insert `contexts` (M, L).
-
-        The first id of a context is the newest one.
-        """
+        """Return indices (M,) in `places` at which to insert `contexts` (M, L), newest id first."""
         n, dtype = len(self.places), f"S{self.L * self._size}"
         indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
         keys, found = contexts.view(dtype)[:, 0], np.zeros(len(contexts), np.int64)

@@ -217,11 +217,11 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Move the network's weight to the experts, in proportion to their weights.
+    """Return new weights: 0 for the network, the others scaled so that each row keeps its sum.
 
-    `weights` (M, E + 1) are those of E experts (predictors by n-gram counts) and, last, of the
-    network. Return new weights with the same sum in each row, unless the experts' weights are so
-    small that `MIN_EXPERTS_WEIGHT` limits them. With a smaller sum, predictions would be flatter.
+    `weights` (M, E + 1) are the weights of E experts (predictors by n-gram counts) and, last, of
+    the network. Without scaling, the predictions would be flatter. If the experts' weights sum to
+    less than `MIN_EXPERTS_WEIGHT`, they are scaled as if this were their sum.
     """
     experts = weights[:, :-1].sum(-1, keepdims=True)
     factor = weights.sum(-1, keepdims=True) / np.maximum(experts, MIN_EXPERTS_WEIGHT)

@@ -23,11 +23,11 @@ class NgramTree:
     """Tree of n-grams.
 
     Each node is an n-gram. Its children are the n-grams that have one more id at the end. There is
-    a node for each single id, and for each n-gram of 2 to N + 1 ids that `levels_of` returns.
+    a node for each of the V ids, and for each n-gram of 2 to N + 1 ids that `levels_of` returns.
 
-    Nodes are numbered from 1 by the length of their n-grams, then in ascending order, so that the
-    node of `id` is 1 + `id`. `children` has a row for each node: its first child, and the number of
-    its children. Nodes of N + 1 ids have no children and no row.
+    Shorter n-grams have smaller node numbers, and n-grams of one length are in ascending order. The
+    single `id` is node 1 + `id`. Row i of `children` contains the first child of node i, and how
+    many children it has. Nodes of N + 1 ids have no children and no row.
     """
 
     def __init__(self, counts: NgramCounts) -> None:

@@ -23,10 +23,10 @@ DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shor
 
 
 def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each n in `orders`, a number for each context of n ids in a window, (W,).
+    """Yield, for each n in `orders`, the number (W,) of the context at each position of a window.
 
-    The context at a position consists of its id and the n - 1 ids before it. Equal contexts have
-    equal numbers. `orders` begins with 1; each further element is at most twice the previous one.
+    The context at a position is the n ids that end there. Equal contexts have equal numbers.
+    `orders` begins with 1; each further element is at most twice the previous one.
     """
     W = len(ids)
     contexts, length = np.unique(ids, return_inverse=True)[1], 1
@@ -45,9 +45,9 @@ def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator
 class Characters:
     """Finds words and lines among ids, for two contexts that are not n-grams.
 
-    The first context is the beginning of the current word; it helps in prose. The second is the
-    character in the same column of the previous line, and the last two characters; it helps in
-    tables and code. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive weighing of
+    The first context is the beginning of the current word; it helps in prose. The second helps in
+    tables and code: it is the last two characters, and the character above the next one, in the
+    previous line. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive weighing of
     context models for lossless data compression").
     """
 
@@ -63,9 +63,8 @@ class Characters:
     def keys(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return hashes (2, W) of both contexts at each of the W `ids` of a window.
 
-        The first context is the current word. The second is the character above the next one, and
-        the last two characters. Two contexts with the same hash of 64 bits are unlikely: the
-        probability is below 1e-10 for a window of 16,384 ids.
+        Two different contexts are unlikely to have the same hash of 64 bits: in a window of 16,384
+        ids, the probability is below 1e-10.
         """
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start

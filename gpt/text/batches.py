@@ -22,8 +22,8 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
 
     The result depends only on the arguments. Windows are drawn in epochs: each epoch cuts the text
     at a random offset into consecutive windows, and draws each window once, in random order. With
-    constant `B` and `T`, an epoch contains no id twice, and omits fewer than 2 `T` ids. Windows
-    drawn with replacement would repeat some ids and omit many.
+    constant `B` and `T`, an epoch uses no part of the text twice, and omits fewer than 2 `T` ids.
+    Windows drawn with replacement would repeat some parts of the text and omit many.
 
     Args:
         ids: the text.
@@ -107,7 +107,7 @@ def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
 
 
 def scored_windows(
-    ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
+    ids: Ids, T: int, max_targets: int | None = None, max_batch: int | None = None
 ) -> Iterator[Batch]:
     """Yield inputs and targets (B, `T`) of windows that do not overlap.
 
@@ -117,16 +117,16 @@ def scored_windows(
     Args:
         ids: the text.
         T: the number of ids in each window.
-        characters: the wanted number of ids. If the text has more, yield as many whole windows as
-            fit into this number, but at least one, spread evenly over the text.
-        at_once: the wanted number of ids in a batch, by default EVAL_CHARACTERS. A batch has as
-            many whole windows as fit into this number, but at least one.
+        max_targets: largest number of targets; None for all. If the text has more, yield fewer
+            whole windows, but at least one, spread evenly over the text.
+        max_batch: largest number of ids in a batch; None for EVAL_CHARACTERS. A batch has at least
+            one window, even if `T` is larger.
     """
     targets = len(ids) - 1
     windows = targets // T  # whole ones in the text
-    wanted = targets if characters is None else characters
+    wanted = targets if max_targets is None else max_targets
     n = min(windows, max(1, wanted // T))
-    B = max(1, (at_once or EVAL_CHARACTERS) // T)
+    B = max(1, (max_batch or EVAL_CHARACTERS) // T)
     for i in range(0, n, B):
         starts = np.arange(i, min(i + B, n)) * windows // n * T
         rows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)

@@ -86,7 +86,7 @@ class Corpus:
     def check_fits(self, T: int, setting: str = "model.T") -> None:
         """Raise ConfigError unless both splits are longer than a window of `T` ids.
 
-        `setting` is the setting with the value `T`. For a very short text, raise TextError.
+        `setting` is the setting to name in the message. For a very short text, raise TextError.
         """
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters

@@ -75,7 +75,7 @@ def utf8_chunks(
         encoding: the encoding of the bytes.
         errors: Python's error handler for invalid bytes: `strict` raises an error, `replace` reads
             them as U+FFFD, and `surrogateescape` yields them unchanged.
-        notices: receives a notice with the number of U+FFFD read, if `errors` is `replace`.
+        notices: receives a notice with the number of replacements, if `errors` is `replace`.
 
     Raises:
         TextError: some bytes are invalid in `encoding`. The message contains the offset of the
@@ -83,16 +83,19 @@ def utf8_chunks(
     """
     is_plain = is_utf8(encoding)
     encoding = "UTF-8" if is_plain else encoding
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
-    offset = pending = replaced = 0  # bytes decoded, bytes of a cut character, U+FFFD read
+    new_decoder = codecs.getincrementaldecoder(encoding)
+    decoder, ignoring = new_decoder(errors), new_decoder("ignore")
+    offset = pending = replaced = 0  # bytes decoded, bytes of a cut character, replacements
     at_start = True
     try:
         for block, following in pairwise(chain(blocks, [b""])):
             if is_plain and not pending and block.isascii():
                 chunk = block
             else:
+                ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                replaced += text.count("\ufffd")
+                if found := text.count("\ufffd"):  # some can be in the text itself
+                    replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:
                 chunk, at_start = chunk.removeprefix(codecs.BOM_UTF8), False
@@ -108,8 +111,7 @@ def utf8_chunks(
             f"--set data.encoding=NAME"
         ) from None
     if notices and errors == "replace":
-        what = "{count} times U+FFFD, which replaces bytes that are not in the encoding"
-        notices.add(name, what, replaced)
+        notices.add(name, "invalid bytes were read as U+FFFD; replacements: {count}", replaced)
 
 
 def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:

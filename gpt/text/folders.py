@@ -53,12 +53,12 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether `globs` select the path `parts`, which is split at its slashes.
+    """Return whether `globs` select a path; `parts` are the names of its folders and its file.
 
     A glob that begins with `!` excludes a file, or a folder and its content. If there are globs
-    without `!`, one of them must match. A glob matches as in .gitignore: with a slash, it matches
-    the whole path, and without one the last name. `**` matches any number of folders. A glob that
-    ends in a slash matches everything in a folder.
+    without `!`, one of them must match. As in .gitignore, a glob with a slash must match the whole
+    path, and one without a slash only the last name. `**` matches any number of folders. A glob
+    that ends in a slash matches everything in a folder.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]
     return not is_excluded(parts, globs) and (

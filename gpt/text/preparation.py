@@ -46,7 +46,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield this part's documents, joined by separators (except the lines of a file)."""
+        """Yield this part's documents, joined by separators, except between lines of a file."""
         separator, index, is_first = separator_bytes(self.data), 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():

@@ -179,9 +179,9 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 
 
 def _find_delimiter(line: str, column: str) -> str:
-    """Return the delimiter by which the header `line` contains all names in `column`.
+    """Return the delimiter that splits the header `line` into names that include all of `column`.
 
-    If there is none among DELIMITERS, return the one that gives the most names.
+    If none of DELIMITERS does, return the one that gives the most names.
     """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
     fitting = (d for d, names in columns.items() if {*_split_column(column, names)} <= {*names})

@@ -45,8 +45,8 @@ def open_source(
             they are read.
         data: the settings for reading the text.
         stdin: an existing copy of standard input. By default, it is read and copied to the cache.
-        may_be_utf8: whether to ignore `data.encoding` for files that are valid UTF-8. It is always
-            ignored for them if there are several files.
+        may_be_utf8: whether to read a file that is valid UTF-8 as UTF-8 even if `data.encoding` is
+            another encoding. This is always done if there are several files.
 
     Raises:
         TextError: no such text exists. Iterating over the documents of the returned source raises

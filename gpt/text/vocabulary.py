@@ -95,9 +95,9 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` without their own id, in order.
+        """Return the distinct characters of `text` that have no id of their own, in text order.
 
-        If ids are bytes, only lone surrogates have no ids, because UTF-8 cannot encode them.
+        If ids are bytes, these are the lone surrogates, which UTF-8 cannot encode.
         """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
