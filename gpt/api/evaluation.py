@@ -39,17 +39,16 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. By default, the val split of the run.
-        stride: the number of characters between the starts of two windows of the network, at most
-            `model.attention_window`. By default, windows do not overlap. With `stride`, the network
-            predicts each character from at least `model.attention_window` - `stride` characters
-            before it, and n-gram counts from at least `model.T` - max(`stride`, `model.T` / 8).
+        stride: the number of ids between the starts of two windows of the network, at most
+            `model.attention_window`. The network then predicts each id from at least
+            `model.attention_window` - `stride` ids before it. Windows in which n-grams are counted
+            start about every max(`stride`, `model.T` / 8) ids. By default, no windows overlap.
         by: properties by which to break the loss down: position, script, word-length or character.
         dynamic: whether to also compute `adaptive_loss`, the loss of a copy of the model that
             learns from each part of the text after scoring it, as compressors do.
-        memorisation: whether to search samples of the model for copies of the train split, and to
-            test whether the model continues the train split better than the text.
-        surprise: whether to return the loss and the five most likely ids at each of the first
-            2**20 ids, for `gpt.inspection.evaluation_views`.
+        memorisation: whether to also search samples of the model for copies of the train split,
+            and to compare how well the model continues excerpts of the train split and of the text.
+        surprise: whether to also return the loss and five likeliest ids at the first 2**20 ids.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of

@@ -74,7 +74,7 @@ class Model:
         Args:
             prompt: any text.
             drop_unknown: whether to remove characters outside the vocabulary, and log their number.
-            advice: what to do about characters without an id, for the error message.
+            advice: the end of the error message, which says what to do about unknown characters.
 
         Returns:
             The normalised prompt.
@@ -281,9 +281,10 @@ class Model:
         Returns:
             An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
             network's losses in nats at each character but the first. `losses_without`
-            (n_layer, H, T - 1) are these losses with one head ablated. `previous` and `induction`
-            (n_layer, H) score whether a head attends to the previous character, and whether it
-            finds repetitions. `with_counts` has the predictions mixed with n-gram counts.
+            (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
+            each head's mean weight on the previous character. `induction` (n_layer, H) is near 1
+            for heads that attend to what followed the same character before. `with_counts` has the
+            predictions mixed with n-gram counts, if the model has counts.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.

@@ -77,7 +77,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert numpy and torch values; replace others by a dict that no setting accepts."""
+            """Return numpy or torch values as lists or numbers, and others as an invalid value."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

@@ -120,9 +120,9 @@ def _log(path: Path) -> "ComparedRun":
 def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     """Score the best checkpoint of a run on its val split; also return hashes of the val text.
 
-    Two runs with a hash in common have the same val text. One hash combines `data.val_fraction`
-    with the hash of the whole text in the checkpoint. If the text is not missing, another hash is
-    computed from the val text, in which the model's unknown characters are replaced.
+    Two runs have the same val text if they share a hash. One hash is that of the whole text, from
+    the checkpoint, with `data.val_fraction` appended. Another is that of the val text, with unknown
+    characters replaced; it is left out if the text is missing.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -170,8 +170,8 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
-    For a run of a sweep with `train.minutes`, return the settings that the sweep planned. The run's
-    own settings differ between seeds: they contain the steps that fitted into the minutes.
+    For a run of a sweep with `train.minutes`, return the settings before training. Training sets
+    `train.steps` to the number of steps that fit into the minutes, which differs between seeds.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan

@@ -45,10 +45,11 @@ def train(
     keys, which depend on `kind`:
 
     - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
-    - "evaluation": `val_loss` (nats per id) and `is_best`. If `train.eval_characters` limits the
-      evaluation to a part of val, `val_loss_part` replaces `val_loss` (the last evaluation has
-      both). Models with n-gram counts add `val_loss_network`, models of bytes
-      `val_loss_per_character`, and ensembles `val_loss_member_1` and so on
+    - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model. With
+      n-gram counts, `val_loss_network` is the loss without them. Ensembles add `val_loss_member_1`
+      and so on. If `train.eval_characters` limits evaluations to a part of val, these names begin
+      with `val_loss_part`; the last evaluation also has the losses of the whole val. With bytes
+      as ids, `val_loss_per_character` (nats per character) is added to `val_loss`
     - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
     - "plan", if minutes or `train.plans` are set: `steps`, the new number of steps of the whole run
@@ -74,8 +75,7 @@ def train(
             an evaluation, possibly from another thread. If it returns True, training stops and its
             state is saved.
         on_event: called for each event, see above.
-        clock: returns the seconds that have passed since the `minutes` began. By default, they
-            begin with this call.
+        clock: returns how many seconds of `minutes` have passed; by default, those since this call.
 
     Returns:
         An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats
@@ -174,10 +174,9 @@ def resume(
     """Resume a run from its last checkpoint, with its config as changed by `settings`.
 
     Args:
-        run: the folder of the run, or its name under `runs/`; by default, the newest run of `text`,
-            or without `text` the newest run.
-        text: without `run`, the text of the run to resume. With `run`, the new location of the
-            run's text, if it was moved.
+        run: the folder of the run, or its name under `runs/`; by default, the newest run, or if
+            `text` is given, the newest run that was trained on it.
+        text: if `run` is given, the new location of the run's text; else see `run`.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes` and
@@ -214,8 +213,8 @@ def _resume(
 ) -> "Outcome":
     """Resume a run on all ranks; see `resume`.
 
-    `begun` is the run that these processes trained before torchrun restarted them, or None if it
-    did not. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
+    If torchrun has restarted the processes, `begun` is the run that they trained before; otherwise
+    it is None. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text

@@ -44,7 +44,8 @@ def explain(
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
     write: Path | None = option(
         "FILE.py",
-        "Write a Python program that trains the model of LESSON on a text and needs only torch.",
+        "Write a Python program instead of showing the lesson. Given a text file, the program "
+        "trains the model of LESSON. It needs no package but torch.",
     ),
     seed: int = option(
         "N",

@@ -12,10 +12,10 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal has its usual effect, but is ignored if `ignore_second` is set: workers of
-    torchrun get one Ctrl-C twice, from the terminal and from torchrun. If an `Interrupted` error
-    leaves the context, its exit code is set to that of the signal. Outside the main thread, the
-    context has no effect, because Python allows signal handlers only in the main thread.
+    A second signal has its usual effect, unless `ignore_second` is set. Set it for workers of
+    torchrun: a Ctrl-C reaches them twice, from the terminal and from torchrun. After a signal, an
+    `Interrupted` error that leaves the context gets the exit code 128 + the signal's number.
+    Outside the main thread, where Python allows no signal handlers, the context has no effect.
     """
 
     def __init__(self, *, ignore_second: bool = False) -> None:
