@@ -26,9 +26,8 @@ class EnsembleStep:
     Member m gets, bit for bit, the weights of a single model that is trained with the seed
     `member_seed(seed, m)` on `threads_each` threads.
 
-    If the members train side by side (see `supports_threads`), they divide the threads among them.
-    At any time, they compute the same step or two consecutive steps. Otherwise, they train one
-    after another.
+    If `supports_threads` returns true, the members train at the same time and divide the CPU
+    threads; a member can be one step ahead of another. Otherwise, they train one after another.
     """
 
     is_asynchronous = True  # a call may return before its work is done; see TrainStep
@@ -70,7 +69,7 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m; side by side, wait only for the previous calls."""
+        """Call `work(m)` for each member m; if `side_by_side`, return while the calls run."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -118,7 +117,7 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return the TrainStep or EnsembleStep of `model`; for the arguments see TrainStep."""
+    """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     if compiles(config.train.compile, device):
         torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):

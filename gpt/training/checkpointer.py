@@ -1,4 +1,4 @@
-"""Checkpoints of a run: their times and content, and advice if one cannot be written."""
+"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written."""
 
 import math
 import shlex

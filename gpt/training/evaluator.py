@@ -54,7 +54,7 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return why the settings in `train` end training now; an empty string if they do not."""
+        """Return the reason for an early stop that `train` requires; an empty string if none."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} has reached train.stop_at_val_loss {target}"
@@ -160,10 +160,10 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return losses on about `characters` ids of the val split, in nats per id.
+        """Return losses by name, in nats per id, on about `characters` ids of the val split.
 
-        The keys are `name` (such as `val_loss`); with n-gram counts, `val_loss_network` for the
-        loss without them; and with an ensemble, `val_loss_member_1` and so on for its members.
+        The key `name` has the loss of the whole model. With n-gram counts, `{name}_network` has the
+        loss of the network alone. In an ensemble, `{name}_member_1` has the first member's loss.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         has_counts = self.context.gate_fit is not None

@@ -48,7 +48,7 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return how many of `train_ids` ids to hold out; the network needs `context` + 1 others."""
+    """Return how many of `train_ids` ids to hold out; at least `context` + 1 should remain."""
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
     most = min(MAX_HELD_OUT_NUMBERS // (experts * V), train_ids - context - 1)
     return max(2, min(wanted, most))
@@ -106,13 +106,13 @@ class GateFit:
         self._fitted = step, mixture
         return mixture
 
-    def _fit(self, network: Tensor, size: int, features: Floats, epochs: int) -> Gate:
-        """Fit a gate that weights the first `size` experts and `network`, (n, V), by `features`."""
+    def _fit(self, network_log_p: Tensor, size: int, features: Floats, epochs: int) -> Gate:
+        """Fit a gate for the first `size` experts and the network, from `network_log_p`, (n, V)."""
         log_p = self.log_probabilities[:, :size]
-        inputs = gate_inputs(log_p.numpy(), features, network.cpu().numpy())
+        inputs = gate_inputs(log_p.numpy(), features, network_log_p.cpu().numpy())
         # On a CPU, the operations are too small to share among threads.
         with computing_with(1):
-            predictions = torch.cat([log_p.to(network.device), network[:, None]], 1)
+            predictions = torch.cat([log_p.to(network_log_p.device), network_log_p[:, None]], 1)
             targets = torch.cat([y for _, y in self.windows])
             return fit_gate(predictions, inputs, targets, self.seed, epochs)
 
@@ -123,7 +123,7 @@ def fit_gate(
     """Fit a gate that minimises the loss of the mixed predictions on `targets`.
 
     Args:
-        log_probabilities: (n, E + 1, V) of E experts and, last, the network, on the device to use.
+        log_probabilities: (n, E + 1, V), of E experts and then the network. Their device is used.
         inputs: (n, F + E + 1) inputs of the gate, from `gate_inputs`.
         targets: the ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.

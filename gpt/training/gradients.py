@@ -54,7 +54,7 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses on `x` and `y`, (B, T), divided by the ids of a batch."""
+        """Return what the ids `x` and targets `y`, (B, T), add to the mean loss of the batch."""
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)

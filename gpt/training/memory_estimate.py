@@ -106,7 +106,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes of n-gram predictions: to fit the gate, and to evaluate in each thread."""
+    """Return the bytes of n-gram predictions, to fit the gate and evaluate in `threads` threads."""
     if not model.counts:
         return 0.0
     in_thread = 4 * model.T * V + 8 * BLOCK_NUMBERS
@@ -114,7 +114,7 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of activations per character, for `layers` layers and `logits` logits."""
+    """Return the bytes per character of activations in `layers` layers and of `logits` logits."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

@@ -23,12 +23,11 @@ POLAR_EXPRESS = (
     (2.21831, -1.59399, 0.41075),
 )
 
-
 matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N, h, w) -> (N, 1, 1)
 
 
 class Optimizer:
-    """Base class. `state["momentum"]`, for example, is a list of one tensor per parameter."""
+    """Base class of AdamW and Muon; `state` contains lists of tensors, such as `momentum`."""
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
@@ -42,7 +41,7 @@ class Optimizer:
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        If `skip`, a bool tensor (), is true, nothing changes. The CPU does not read `skip`.
+        If `skip`, a bool tensor (), is true, nothing changes. The CPU does not wait for `skip`.
         """
         raise NotImplementedError
 
@@ -187,8 +186,8 @@ def update_means(
 ) -> list[Tensor]:
     """Set each mean, in place, to `weight` x mean + (1 - `weight`) x new; return `new`.
 
-    If `skip`, a bool tensor (), is true, a copy of `means` replaces `new`, so that no mean changes.
-    (Giving `new` a weight of zero would not suffice: 0 times NaN is NaN.)
+    If `skip`, a bool tensor (), is true, change no mean and return a copy of `means`. (A weight of
+    zero for `new` would not suffice, because `new` can be NaN, and 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))

@@ -65,14 +65,13 @@ def train(
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
-    The weights after step N depend only on the config, the text and the run in `train.init_from`;
-    with `train.minutes`, also on `clock`. Logging, evaluations, checkpoints and resumes change
-    nothing, with two exceptions: on CUDA, some kernels add in any order, so two runs agree up to
-    rounding, and a resume with other `train.steps` changes the schedule.
+    The weights after step N depend only on the config, the text, the runs in `train.init_from` and
+    `train.distill`, and, with `train.minutes`, on `clock`. Logging, evaluations, checkpoints and
+    resumes change nothing. There are two exceptions: on CUDA, some kernels add in any order, so two
+    runs agree up to rounding; and a resume with other `train.steps` changes the schedule.
 
     If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
-    affected members) skips the step. After a few skipped steps in a row, the run rolls back to its
-    last checkpoint and continues with half the learning rates, at most a few times.
+    affected members) skips the step. See `gpt.training.divergence` for repeated skips.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.

@@ -75,11 +75,11 @@ class TrainStep:
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> Result:
-        """Update the weights, after `step` earlier steps, if the loss and the gradient are finite.
+        """Update the weights with the batch of `step`, if the loss and the gradient are finite.
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. On
-        an accelerator, the CPU does not wait for these numbers, except in float16, and on MPS,
-        where torch's AdamW cannot skip an update. Raise TrainingError if memory runs out.
+        an accelerator, the call can return before they are computed. Exceptions are float16, and
+        MPS, where torch's AdamW cannot skip an update. Raise TrainingError if memory runs out.
         """
         # 1. forward and backward
         loss = self.forward_and_backward(step)

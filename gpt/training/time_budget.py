@@ -82,10 +82,10 @@ class Stopwatch:
         Every rank must call this method.
 
         Args:
-            step: computes the step whose number it is given.
-            update: the training step of the model to evaluate.
+            step: computes a step, given its number, as `update.probe` does.
+            update: the TrainStep or EnsembleStep whose model scores the characters.
             context: the settings and the text of the run.
-            at: the number of steps that the model was trained for.
+            at: number of steps that the model has trained for.
         """
         config, ranks, val = context.config, context.ranks, context.corpus.val
         schedule = Schedule(config)
@@ -157,10 +157,10 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if none after `step`.
+        """Return how many steps the whole run can have; raise UsageError if no further step fits.
 
-        A new run with counts may exceed `train.minutes` by up to MAX_OVERRUN to take one step: much
-        time has been used to count, and counts predict well even if the network hardly trains.
+        A new run with n-gram counts may exceed `train.minutes` by up to the fraction MAX_OVERRUN
+        to take one step. Counts predict well, even if the network hardly trains.
         """
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
@@ -181,7 +181,7 @@ class TimeBudget:
         return self._end(schedule, step, whole_splits=1)
 
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
-        """At `step`, return a new number of steps of the whole run; None to keep the old plan.
+        """Return, at `step`, the new number of steps of the whole run; None to keep the plan.
 
         If evaluations score a part of val, reserve time to score all of val `whole_splits` times.
         """

@@ -168,7 +168,10 @@ class Trainer:
                 callback.on_metrics(self.step, self.metrics)
 
     def save(self) -> None:
-        """Save a checkpoint at a due, best or last step; to stop, save and raise Interrupted."""
+        """Save a checkpoint if one is due, or this step is the best or the last.
+
+        If a stop is requested, save a checkpoint and raise Interrupted.
+        """
         if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
         stop, due = self.agree()
@@ -183,10 +186,10 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Return whether to stop, and whether a checkpoint is due by the clock, equal on all ranks.
+        """Return whether to stop, and whether a checkpoint is due by the clock.
 
-        If `train.minutes` requires another number of steps of the run, set it. One all-reduce
-        sends all three decisions.
+        If `train.minutes` requires it, also change the number of steps of the run. One all-reduce
+        makes the decisions equal on all ranks.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:

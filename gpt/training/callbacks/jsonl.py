@@ -70,8 +70,7 @@ class AppendOnlyFile:
 def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
     """Delete damaged lines, and all records after `step`, the step at which a run resumes.
 
-    With `pending`, delete the metrics of `step`, too: its evaluation will be repeated and will
-    write them again.
+    If `pending`, also delete the metrics of `step`: the repeated evaluation writes them again.
     """
 
     def kept() -> Iterator[bytes]:

@@ -60,8 +60,8 @@ class TensorBoard(Callback):
     def __init__(self, context: RunContext, next_step: int | None) -> None:
         """Open a new event file.
 
-        In a resumed run, `next_step` is the next step with events. TensorBoard then ignores older
-        events of this and later steps. `next_step` is None for a new run.
+        `next_step` is None for a new run. After a resume or a rollback, it is the step of the first
+        new event; TensorBoard then ignores this and later steps in older event files.
         """
         self.context = context
         self.samples = SampleTable(context.folder, next_step)
