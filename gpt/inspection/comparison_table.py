@@ -38,7 +38,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return a table in CSV with a line for each row, and its loss minus that of the first row."""
+    """Return a CSV table of the rows, each with its loss minus the loss of the first row."""
     differences = {each.row: each for each in comparison.differences}
     records = [_record(row, differences.get(row.number)) for row in comparison.rows]
     file = io.StringIO()
@@ -50,7 +50,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def _record(row: Row, difference: RowDifference | None) -> dict[str, Any]:
-    """Return a line of the CSV file by column. Unknown values are None."""
+    """Return the values of `row` for the CSV table, by column. Unknown values are None."""
     means = {"loss": row.loss, "final_loss": row.final_loss, "bits_per_byte": row.bits_per_byte}
     record: dict[str, Any] = {
         "row": row.number,
@@ -128,7 +128,7 @@ def _differences(comparison: Comparison) -> PlainTable:
 
 
 def _row_names(comparison: Comparison) -> list[str]:
-    """Return a line for each row, which names the first of its runs and counts the others."""
+    """Return a line for each row, with the names of its runs: `row 1: base and 2 more`."""
     return [
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows

@@ -24,9 +24,9 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
-    The runs in a row of the comparison differ only by seed. A row is drawn as a line, the mean of
-    its runs, and a band from the lowest run to the highest. Losses between two evaluations of a run
-    are interpolated linearly.
+    The runs in a row of the comparison differ only by seed. A line shows the mean loss of these
+    runs, and a band the range from their lowest loss to their highest. Losses between two
+    evaluations of a run are interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
@@ -79,7 +79,7 @@ def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
 
 
 def _label(row: Row) -> str:
-    """Return the legend of a row: its number, its settings (or else its first run) and its size."""
+    """Return a legend: `row 2: C 64 (n = 3)`. Without settings, name the first run instead."""
     settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
     text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
     return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # not a formula

@@ -67,7 +67,7 @@ def report_tables(report: EvaluationReport) -> list[PlainTable]:
 
 
 def _memorisation_tables(report: MemorisationReport, unit: str) -> list[PlainTable]:
-    """Return a table of copies from the train split, and one of how prefixes are continued."""
+    """Return two tables: passages copied from the train split, and continuations of prefixes."""
     copied = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()

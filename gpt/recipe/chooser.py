@@ -114,7 +114,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, but with the nearest n_layer and C that `base` allows."""
+        """Return the config of `choice` with n_layer and C set to the nearest allowed values."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -122,14 +122,14 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def on_one_process(self, config: Config, members: int = 1) -> Config:
-        """Return `config` with the batch of one process, and an ensemble of `members` models."""
+        """Return `config` with one process's part of the batch, and `members` ensemble members."""
         share = -(-config.train.batch_size // self.ranks.size)
         return config.changed(train={"batch_size": share}, model={"ensemble": members})
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """Return a smaller `data.val_fraction` if scoring val would take too long; else None.
 
-        Too long is more than MAX_LAST_EVALUATION of `seconds`, the duration of a run with `config`.
+        The limit is MAX_LAST_EVALUATION times `seconds`, the duration of a run with `config`.
         A val split that the user chose is kept.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
@@ -146,7 +146,7 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the number of val characters for `val_fraction`; None means the present split."""
+        """Return the number of val characters for `val_fraction`; None keeps the corpus's split."""
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
@@ -259,7 +259,7 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the run of `shape` with the best length for each token dropout; see `best`."""
+        """Yield the best run of `shape` for each token dropout; for other arguments see `best`."""
         pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)

@@ -53,7 +53,7 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
         predictions, inputs, targets = _sample(experts, val, model.T)
 
         def score(half: int) -> float:
-            """Fit a gate to ids `half`, `half` + 2, ...; return the sum of the other losses."""
+            """Fit a gate to every second id from `half` on; sum the losses of the other ids."""
             fitted, scored = slice(half, None, 2), slice(1 - half, None, 2)
             epochs = -(-GATE_STEPS // -(-len(targets[fitted]) // BATCH))
             gate = fit_gate(predictions[fitted], inputs[fitted], targets[fitted], SEED, epochs)

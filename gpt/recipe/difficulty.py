@@ -68,7 +68,7 @@ def measure_difficulty(
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.
-        max_characters: the largest number to train on, raised to MIN_PILOT_CHARACTERS.
+        max_characters: the most characters to train on; at least MIN_PILOT_CHARACTERS are used.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, max_characters)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

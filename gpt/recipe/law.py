@@ -120,7 +120,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return the `excess` of the run without `repeated`. Limit `overfit` to `max_overfit`."""
+    """Return `excess` without its term `repeated`. Its term `overfit` is at most `max_overfit`."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -159,7 +159,7 @@ def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float
 
 
 def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> float:
-    """Return the standard deviation of `mixed_loss`, where `deviation` is the one of `loss`."""
+    """Return the standard deviation of `mixed_loss`, given the standard `deviation` of `loss`."""
     if math.isinf(counts_loss):
         return deviation
     share = 1 / (1 + math.exp((loss - counts_loss) / MIXING))  # derivative of `mixed_loss`
@@ -200,10 +200,10 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    It may be if the run is at most MAX_OUTSIDE times as long and as large as those that the law was
-    fitted to, or if it is no longer than is compute-optimal. Without this limit, the law would
-    choose small models that see far too many characters. An ensemble is not optimal before each
-    member has seen the whole text: one larger model learns more from new text.
+    A run is trusted if it is at most MAX_OUTSIDE times as long and as large as the runs of the fit,
+    or no longer than a compute-optimal run. Beyond both limits, the law would choose small models
+    that see far too many characters. The second limit applies to an ensemble only if each
+    member sees the whole text; before that, one larger model learns more.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)

@@ -26,16 +26,17 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether the fraction of repeated val ids, in windows of `T`, is > MUCH_REPEATED."""
+    """Return whether more than MUCH_REPEATED of the val ids, in windows of `T`, are repeated."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return `context`, the number of ids that must occur again before a repeated id.
+    """Return a `context`, in ids, that suits the text; see the top of this file.
 
-    It is CONTEXT_CHARACTERS characters, or more if these often occur again by chance, but at most
-    T / 2 ids. In windows of `T` ids, the probability that n ids occur again by chance is about
-    T / exp(n H), where H is the entropy of an id in nats. At most 1 / CHANCE_WINDOWS is accepted.
+    It is as long as CONTEXT_CHARACTERS characters, or longer if a context of this length often
+    occurs again by chance. It has at most T / 2 ids. In windows of `T` ids, n ids occur again by
+    chance with probability about T / exp(n H), where H is the entropy of an id in nats. At most
+    1 / CHANCE_WINDOWS is accepted.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -69,7 +70,7 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return a mask (B, T) of the repeated targets `y`; `x` and `y` are windows (B, T)."""
+    """Return a mask (B, T) of the repeated ids of `y`, the targets (B, T) of inputs `x` (B, T)."""
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}

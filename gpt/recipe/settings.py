@@ -58,7 +58,7 @@ def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return `config` with n-gram counts, and a T that can exceed the attention window."""
+    """Return `config` with n-gram counts and a model.T that can exceed the attention window."""
     context = T = config.model.attention_window
     # half a split is about what the gate is fitted on: see GateFit
     longest = min(LONGEST_WINDOW, WINDOW_NUMBERS // V, shortest_split // 2)
@@ -98,8 +98,8 @@ def settings_for(
 ) -> Config:
     """Return the config of the run `choice`.
 
-    With `repeats`, for a text that repeats itself, heads learn to copy: there are two or more,
-    half of each key's channels come from the previous character, and the first windows are longer.
+    Set `repeats` for a text that repeats itself. Heads then learn to copy: there are at least two,
+    half of each key comes from the previous character, and the first windows of a run are longer.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

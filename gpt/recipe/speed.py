@@ -1,7 +1,4 @@
-"""Measure how fast some models train on this machine, and interpolate the speed of other models.
-
-A pace is in seconds per character.
-"""
+"""Measure how fast some models train on this machine, and interpolate the speed of other models."""
 
 import gc
 import time
@@ -93,7 +90,7 @@ class Speed:
         return replace(pace, train_s=self._fitted_s(config)) if self.launches_kernels else pace
 
     def _fitted_s(self, config: Config) -> float:
-        """Return the training seconds per character of `config`, by a fit to all measured ones."""
+        """Return the training seconds per character of `config`, by a fit to all measured paces."""
         measured = [
             (1, n_layer, operations * in_step, in_step * pace.train_s)
             for (n_layer, _, _, in_step), (operations, pace) in self.measured.items()
@@ -109,7 +106,7 @@ class Speed:
 
 
 def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
-    """Return how many threads the members of an ensemble share; 1 if the members take turns."""
+    """Return the number of threads divided among ensemble members; 1 if they train in turn."""
     with computing_with(config.threads):
         shared = supports_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
@@ -168,7 +165,10 @@ def measure_paces(
 def _step_seconds(
     updates: list[Update], first_steps: list[int], together: int, before_each: Callable[[], object]
 ) -> list[float]:
-    """Return the median seconds per step of each model, timing `together` steps at a time."""
+    """Return the median seconds per step of each model.
+
+    Model i starts at step `first_steps[i]`. Each timed period has `together` steps.
+    """
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

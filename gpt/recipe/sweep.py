@@ -244,7 +244,7 @@ def _finish(
     on_event: Callable[[dict[str, Any]], object],
     as_command: bool,
 ) -> SweepRun:
-    """Train or resume a run of the sweep in the folder `sweep` unless it is finished.
+    """Train or resume the run `planned` in the folder `sweep`, unless this run is finished.
 
     With `as_command`, a `gpt train` process trains the run, and `on_event` is not called.
     """

@@ -27,7 +27,7 @@ MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the n
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each setting that a sweep varies: the overrides for one run."""
+    """The overrides of one run, with one value of each setting that the sweep varies."""
 
     name: str  # name of the run's folder, such as `lr-1e-3,seed-1337`
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
@@ -83,7 +83,7 @@ def check_count(runs: int) -> None:
 
 
 def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values, as typed, that `change` lists for `key`; None for a single `value`."""
+    """Return the values, as typed, if `change` sets `key` to several; else None."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None
@@ -131,7 +131,7 @@ class PlannedRun(BaseModel):
     def settings(self) -> dict[str, Any]:
         """Settings by dotted key, without those that gpt chooses.
 
-        They differ between the runs of a sweep. A command with the same ones resumes the sweep.
+        They identify a run: `check_different` and `check_same` compare them.
         """
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 

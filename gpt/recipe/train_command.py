@@ -1,6 +1,6 @@
 """Train a run by a `gpt train` command, so that several runs can train in several processes.
 
-`gpt train --resume RUN` continues the run like any other, also after a kill.
+Like any other run, such a run can be resumed by `gpt train --resume RUN` after a kill.
 """
 
 import os
@@ -32,7 +32,7 @@ def train_by_command(
 ) -> None:
     """Train or resume a run by a `gpt train` command, and wait for it.
 
-    If this process is killed, the command also saves the run and ends.
+    If this process is killed, the command saves the run and ends.
 
     Args:
         config: the settings of a new run.
