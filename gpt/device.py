@@ -87,8 +87,8 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set the number of CPU threads that torch uses in the calling Python thread only.
 
-    torch.set_num_threads also changes the default for Python threads that start later. Therefore, a
-    temporary thread calls it once more, with the previous default.
+    torch.set_num_threads also changes the default for Python threads that start later. To restore
+    the previous default, a temporary thread calls torch.set_num_threads with it.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -100,7 +100,7 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """Set torch's number of CPU threads and reset its modes in a `with` block.
+    """Set the number of CPU threads, and use torch's `default_modes`, in a `with` block.
 
     Args:
         threads: the number of CPU threads, or `auto` to keep the current number.
@@ -118,9 +118,9 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Reset torch's modes in a `with` block: record gradients, and make tensors on the CPU.
+    """Set torch's modes to their defaults in a `with` block.
 
-    Leave torch.inference_mode, and disable autocast on CPU and CUDA.
+    Record gradients, make tensors on the CPU, leave torch.inference_mode, and disable autocast.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
@@ -135,7 +135,7 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
-    """Require deterministic kernels in a `with` block, and restore the environment afterwards."""
+    """Require deterministic kernels, also of cuBLAS, in a `with` block; then reset os.environ."""
     # deterministic cuBLAS needs the first variable before CUDA starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -16,8 +16,8 @@ def phase(doing: str) -> Iterator[None]:
     """Log the start and the end of a `with` block that takes longer than DELAY_S.
 
     After DELAY_S, log `doing`, such as "measuring the training speed". At the end of the block, log
-    its duration in seconds in a record that has the attribute `ended`. Programs that import gpt see
-    these records only if they enable the logger `gpt.status`.
+    its duration in seconds; this log record has the attribute `ended`. Programs that import gpt see
+    both records only if they enable the logger `gpt.status`.
     """
     began, is_logged = time.perf_counter(), threading.Event()
 

@@ -112,6 +112,18 @@ def test_more_seeds_are_advised_than_have_left_the_question_open() -> None:
     assert difference.seeds_needed == 3
 
 
+def test_equal_mean_losses_of_several_seeds_need_no_second_seed() -> None:
+    """Bug: "train two or more seeds of each row", although each row had two."""
+    curve = Curve(steps=[], characters=[], seconds=[], losses=[], final_loss=None)
+    runs = [
+        ComparedRun("", seed, {"train.log_every": every}, None, curve, loss)
+        for every in (3, 5)
+        for seed, loss in enumerate((1.25, 1.5))
+    ]
+    (difference,) = compare_runs(runs).differences
+    assert difference.conclusion.startswith("the mean loss equals that of row 1")
+
+
 def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> None:
     """Neighbouring differences are correlated. Both models have the same mean loss."""
     source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003

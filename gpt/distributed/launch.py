@@ -61,7 +61,7 @@ def remember(run: str) -> None:
 
 
 def new_store(timeout: timedelta) -> Any:
-    """Return torchrun's store with a new key prefix, without keys of earlier process groups."""
+    """Return torchrun's store for a new process group, with a key prefix of its own."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     return PrefixStore(f"{_restart_prefix()}/{next(_group_numbers)}", _connect(timeout))

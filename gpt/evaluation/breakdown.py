@@ -23,7 +23,7 @@ NOTHING: Sums = np.zeros(4)
 
 @dataclass(frozen=True)
 class Group:
-    """Characters with the same value of a property, and their mean loss."""
+    """Characters with one value of a property, such as the script `Latin`, and their mean loss."""
 
     value: str
     characters: int
@@ -32,7 +32,7 @@ class Group:
 
 
 class Breakdown:
-    """Sums of a text's losses for each value of a property of its characters, a key of LABELS."""
+    """Sums of the losses on a text for each value of `property_`, one of the keys of LABELS."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
         self.property_, self.ids, self.vocabulary = property_, ids, vocabulary
@@ -90,7 +90,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
-    """Return the word length at each id, in characters, at most LONG_WORD; 0 between words.
+    """Return the length in characters of each id's word, at most LONG_WORD; 0 between words.
 
     `points` and `begins` are the results of `characters_of`.
     """
@@ -108,7 +108,7 @@ def _is_in_word(point: int) -> bool:
 
 @cache
 def script_of(point: int) -> str:
-    """Return the script of a letter, such as `Latin`, or the kind of another character: `digit`.
+    """Return a letter's script, such as `Latin`, or another character's kind, such as `digit`.
 
     The script is the first word of the letter's Unicode name.
     """

@@ -192,7 +192,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _explained(matched: str) -> str:
-    """Return the text whose wrong decoding gives `matched`; if there is none, character names."""
+    """Describe `matched`: which text was wrongly decoded into it, or else its characters' names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -72,9 +72,9 @@ class Calibration:
 
 
 class Surprise:
-    """Losses and likely ids at the first MAX_SURPRISES ids of a text, stored as small integers.
+    """Loss of each of the first MAX_SURPRISES ids of a text, and the ids that were likely there.
 
-    n: number of ids, k: number of likely ids. The first id is not predicted; its values are 0.
+    The numbers are stored as small integers; they are 0 for the first id, which is not predicted.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
@@ -93,7 +93,7 @@ class Surprise:
         self.roots[part] = (SQUARE_ROOT_OF_1 * np.sqrt(scores.probabilities[:n])).round()
 
     def curve(self, points: int) -> list[float]:
-        """Return the mean loss of each of about `points` parts of the text, in nats per id."""
+        """Divide the text into about `points` parts; return their mean losses in nats per id."""
         losses = self.millinats[1:]
         starts = np.unique(np.arange(points) * len(losses) // points)
         sums = np.add.reduceat(losses, starts, dtype=np.float64)

@@ -190,9 +190,9 @@ def blocks_of(model: GPT) -> list[Block]:
 def value_norms(model: GPT, ids: Tensor) -> Tensor:
     """Return the norms (n_layer, H, T) of the projected value vectors of `ids` (T,).
 
-    An attention weight times the norm at its key position is the length of the vector that a head
-    adds to the query's residual stream. This measures the key's contribution better than the weight
-    alone (arXiv:2004.10102).
+    For each key, a head adds a vector to the query's residual stream. The length of this vector is
+    the attention weight times the norm at the key position. This length measures the contribution
+    of the key better than the weight alone (arXiv:2004.10102).
     """
     _, streams = run_with_streams(model, ids)
     norms = []
@@ -205,16 +205,16 @@ def value_norms(model: GPT, ids: Tensor) -> Tensor:
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
-    """Return the mean of `weights` (..., T, T) on the previous character, (...); NaN if T is 1.
+    """Return the mean attention weight (...) on the previous character; NaN if T is 1.
 
-    A head with a high score and an induction head in a later layer copy text together: after
-    [A][B] ... [A] they predict [B] (arXiv:2209.11895).
+    `weights` are (..., T, T). A head with a high score and an induction head in a later layer copy
+    text together: after [A][B] ... [A] they predict [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight (...) on the character that followed the same character before.
+    """Return the mean weight (...) of a character on the one after its previous occurrence.
 
     `weights` (..., 2 n, 2 n) are for a sequence of n distinct characters that is written twice. The
     mean is over the weights of query position n + i on key position i + 1, for i from 0 to n - 1.
@@ -263,8 +263,8 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
     """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
     The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
-    lens", nostalgebraist, LessWrong 2020). `unknown` has nats to add to the T - 1 losses, from
-    `unknown_costs`.
+    lens", nostalgebraist, LessWrong 2020). `unknown`, in nats from `unknown_costs`, is added to the
+    T - 1 losses.
     """
     _, streams = run_with_streams(model, ids)
     return _lens_of((model.head(model.norm(x)).float() for x in streams), ids, unknown)
@@ -276,7 +276,7 @@ def analyze_counts(
 ) -> CountsAnalysis:
     """Predict `ids` (T,) by n-gram counts alone, and by the mixture of counts and network.
 
-    `unknown` has nats to add to the T - 1 losses, from `unknown_costs`.
+    `unknown`, in nats from `unknown_costs`, is added to the T - 1 losses.
     """
     logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
     network = logits[0].log_softmax(-1).cpu().numpy()

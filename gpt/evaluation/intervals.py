@@ -3,7 +3,7 @@
 The losses of neighbouring characters are correlated, so deviation / sqrt(n) is far less than the
 error of their mean. Therefore, a text is divided into blocks. A bootstrap that draws blocks with
 replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for general
-stationary observations"). Student's t, over blocks or over seeds, gives that of a difference.
+stationary observations"). Student's t distribution gives the interval of a difference.
 """
 
 import math
@@ -78,16 +78,16 @@ class BlockSums:
         self.sums[first : first + len(sums)] += sums
 
     def whole_means(self) -> list[float]:
-        """Return the mean loss of each block, without a last block that is shorter."""
+        """Return the mean loss of each block; skip the last block if it is shorter."""
         means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
         return means
 
     def interval(self, factor: float = 1.0) -> Interval | None:
         """Return the interval of `factor` times the mean loss; None for fewer than two blocks.
 
-        For n blocks, it ends at the quantiles p and 1 - p of the bootstrap means, where p is
-        Phi(-t sqrt(n / (n - 1))), Phi the normal distribution function, and t the quantile of
-        Student's t (arXiv:1411.5279, section 4.3). With p = 2.5 %, it would be too narrow.
+        Its ends are the quantiles p and 1 - p of the bootstrap means. For n blocks, p is
+        Phi(-t sqrt(n / (n - 1))), where Phi is the normal distribution function, and t is
+        `student_quantile(n - 1)` (arXiv:1411.5279, section 4.3). p = 2.5 % would be too narrow.
         """
         n = len(self.sums)
         if n < 2:
@@ -148,10 +148,10 @@ def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many seeds two configs each need to show a `difference` of their mean losses.
+    """Return how many seeds each of two configs needs to show a `difference` of mean losses.
 
-    With this number, a t test shows the difference with probability POWER. This is the normal
-    approximation with Guenther's correction (1981, "Sample size formulas for normal theory t
+    With this number, a t test shows the difference with probability POWER. It is computed by the
+    normal approximation with Guenther's correction (1981, "Sample size formulas for normal theory t
     tests"). `variances` is the sum of both configs' variances of the loss over seeds.
     """
     normal = NormalDist()

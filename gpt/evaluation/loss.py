@@ -135,8 +135,8 @@ def evaluate_each(
     return [each / total_scored for each in sums]
 
 
-def timed_characters(T: int, device: torch.device) -> int:
-    """Return how many ids `evaluate` must score, in windows of `T` ids, to measure its speed."""
+def timed_ids(T: int, device: torch.device) -> int:
+    """Return on how many ids to time `evaluate`, which scores them in windows of `T` ids."""
     if device.type == "cpu":
         return max(EVAL_CHARACTERS, T) * torch.get_num_threads()
     return max(ACCELERATOR_EVAL_CHARACTERS, T)
@@ -191,12 +191,12 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` that `evaluate` needs to score all characters but the first."""
+    """Return the ids of `text` to score, preceded by the last id of its first character."""
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val that `evaluate` needs to score all characters but the first."""
+    """Return the ids of val to score, preceded by the last id of its first character."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

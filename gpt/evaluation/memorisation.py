@@ -11,7 +11,7 @@ text of 10^9 ids, two different substrings have the same hash with a probability
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,11 +174,7 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
         For each n in COPY_LENGTHS up to the length of the longest piece, the fraction of substrings
         of n ids that occur in `text`; and the longest substring that occurs in `text`.
     """
-
-    @cache
-    def copied(n: int) -> tuple[float, Ids]:
-        return _copied(text, pieces, n)
-
+    copied = cache(partial(_copied, text, pieces))
     lengths = range(1, max(map(len, pieces)) + 1)
     shares = {n: copied(n)[0] for n in COPY_LENGTHS if n in lengths}
     longest = bisect_left(lengths, True, key=lambda n: copied(n)[0] == 0)
@@ -186,7 +182,7 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
 
 
 def _copied(text: Ids, pieces: Sequence[Ids], n: int) -> tuple[float, Ids]:
-    """Return the fraction of all substrings of `n` ids that occur in `text`, and one of these."""
+    """Return the fraction of substrings of `n` ids that occur in `text`, and one that occurs."""
     hashes = np.concatenate([_hashes(piece, n) for piece in pieces])
     distinct, numbers = np.unique(hashes, return_inverse=True)
     begins = np.zeros(2**20, bool)  # for each value of 20 bits, whether a hash begins with it

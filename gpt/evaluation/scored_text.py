@@ -28,7 +28,7 @@ class ScoredText:
     train: Ids | None  # the run's train split; None if its text is missing
 
     def sha256(self) -> str:
-        """Return a hash of the scored characters, equal for ids of characters and of bytes."""
+        """Return a hash of the scored characters, the same whether ids are characters or bytes."""
         digest = hashlib.sha256()
         for part in spread_slices(len(self.ids) - 1):
             digest.update(self.vocabulary.utf8(self.ids[1:][part]))
@@ -47,8 +47,8 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     """Return the whole text of `corpus`, encoded by the vocabulary of the model.
 
     Args:
-        corpus: the text. If the ids of `vocabulary` are bytes, its ids must be bytes; otherwise,
-            they must be characters, without an unknown id.
+        corpus: the text, in bytes if the ids of `vocabulary` are bytes; otherwise, with one id for
+            each distinct character.
         vocabulary: the model's vocabulary.
         train: the ids of the run's train split; None if its text is missing.
 
@@ -80,7 +80,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
 def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     """Encode the characters of `corpus` by `vocabulary`, in a temporary file.
 
-    Return the ids, and the size in UTF-8 of the encoded characters but the first.
+    Return the ids, and the number of UTF-8 bytes of all encoded characters except the first.
     """
     characters = corpus.vocabulary.characters
     left_out = set(vocabulary.outside(characters) if vocabulary.unknown_id is None else "")

@@ -107,8 +107,8 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
     Args:
         member: the network.
         x: (B, W) windows, which may exceed the network's context.
-        n: the number of ids to predict from; W if `stride` is None.
-        stride: number of ids from one input of the network to the next; None for `segmented`.
+        n: the number of ids after which to predict; W if `stride` is None.
+        stride: number of ids from one input of the network to the next; None to use `segmented`.
     """
     if stride is None:
         return segmented(member, x)
@@ -125,8 +125,9 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
     """Return the number of ids from one window of `T` ids to the next, in `score_text`.
 
-    Without a `mixture`, this is `stride`. With one, it is T / COUNTED_AGAIN, rounded down to a
-    multiple of `stride` (at least `stride`), because counting a window every `stride` ids is slow.
+    Without a `mixture`, this is `stride`. With one, n-grams are counted in each window, which would
+    be slow for many windows. Therefore, the result is T / COUNTED_AGAIN, rounded down to a multiple
+    of `stride`, but at least `stride`.
     """
     if stride is None or mixture is None:
         return stride

@@ -12,7 +12,7 @@ import torch
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.evaluation.loss import evaluate, timed_characters
+from gpt.evaluation.loss import evaluate, timed_ids
 from gpt.model.ensemble import make_model
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import Update, build_step
@@ -150,7 +150,7 @@ def measure_paces(
         for i, config in enumerate(configs):
             short_part = Schedule(config).short_part_after(0)
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            part = corpus.val[: timed_characters(config.model.attention_window, device) + 1]
+            part = corpus.val[: timed_ids(config.model.attention_window, device) + 1]
             for _ in range(2):  # the first evaluation takes longer
                 began = time.perf_counter()
                 evaluate(models[i], part)

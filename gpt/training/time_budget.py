@@ -12,7 +12,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
 from gpt.distributed.ranks import Ranks
 from gpt.errors import UsageError
-from gpt.evaluation.loss import evaluate, timed_characters
+from gpt.evaluation.loss import evaluate, timed_ids
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import Update
 from gpt.training.run_context import RunContext
@@ -95,7 +95,7 @@ class Stopwatch:
                 self.probed[T] = self.time(partial(step, number), ranks)
         self.start()
         mixture = context.shared_mixture(update.model, at)
-        count = timed_characters(config.model.attention_window, update.device)
+        count = timed_ids(config.model.attention_window, update.device)
         if mixture is not None:
             self.lap(EVALUATION)
             self.settle()
