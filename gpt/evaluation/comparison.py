@@ -72,7 +72,7 @@ class RowDifference:
 
     `seeds_needed` estimates how many seeds each row must have so that the interval `seeds` excludes
     zero with probability 0.8. It is None if that interval already excludes zero, if the variance
-    over seeds is unknown, or if the losses or all settings are equal.
+    over seeds is unknown, or if the mean losses or all settings are equal.
     """
 
     row: int  # number of the row
@@ -206,6 +206,8 @@ def _conclusion(
             return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
         here = "" if text is None else " on this text"
         return f"{word} than row 1{here} (see 95 % by seeds); other text may reverse this"
+    if seeds is not None and difference == 0:
+        return "the mean loss equals that of row 1; other seeds may differ (see 95 % by seeds)"
     if needed is None:
         advice = "train two or more seeds of each row"
     elif needed > MAX_SEEDS_NEEDED:
