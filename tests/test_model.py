@@ -289,10 +289,15 @@ def test_dropout_acts_on_the_embeddings_and_on_what_each_part_adds() -> None:
 
 
 def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise() -> None:
-    """Bug: the compiler drew masks of its own, seeded by the generator of the process."""
+    """Bugs: the compiler drew masks of its own, seeded by the generator of the process.
+
+    A compiled model drew masks from that generator, too, once another model with the same generator
+    was deleted.
+    """
     part = torch.nn.Sequential(Dropout(0.3), torch.nn.Linear(C, C), Dropout(0.2))
     x, masks = torch.randn(B, T, C), torch.Generator()
     set_generator(part, masks)
+    set_generator(Dropout(0.3), masks)  # deleted at once
     found = []
     for forward in (part, torch.compile(part, backend="aot_eager")):
         masks.manual_seed(3)

@@ -133,14 +133,14 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
         model = load(folder)
     config, vocabulary = model.config, model.vocabulary
-    characters = config.train.batch_size * config.model.attention_window
+    characters_per_step = config.train.batch_size * config.model.attention_window
     whole = f"{model.checkpoint.text_sha256} {config.data.val_fraction}"
     run = ComparedRun(
         name=str(from_here(folder)),
         seed=config.seed,
         settings=_settings(folder, model),
         text_sha256=model.checkpoint.text_sha256,
-        curve=read_curve(folder, characters),
+        curve=read_curve(folder, characters_per_step),
         loss=math.nan,
         bits_per_byte=model.checkpoint.bits_per_byte,
         **_sizes(model),

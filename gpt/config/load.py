@@ -45,8 +45,8 @@ def load_config(
             or None for the defaults.
         overrides: settings to change. If they set `train.learning_rate`, but not
             `train.muon_learning_rate`, both rates are scaled by the same factor.
-        inherit: function that maps the name of a run to fine-tune to settings that replace the
-            defaults.
+        inherit: function for fine-tuning. It takes the value of `train.init_from`, the name of a
+            run, and returns settings that replace the defaults.
 
     Raises:
         ConfigError: the file, keys or values are wrong; the message lists the first mistakes.
@@ -69,9 +69,10 @@ def load_config(
 
 
 def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
-    """Scale the Muon learning rate in `settings` by the factor that `changes` apply to AdamW's.
+    """Return Muon's learning rate, by key, multiplied by the same factor as AdamW's.
 
-    Return {} unless `changes` set only AdamW's rate, and `settings` have a Muon rate.
+    The factor is AdamW's rate in `changes` divided by its rate in `settings`. Return {} if
+    `changes` have no rate for AdamW or one for Muon, or if `settings` have none for Muon.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and settings.get(key) is not None:
@@ -165,13 +166,13 @@ def assignment(override: Override) -> tuple[str, Any]:
 
 
 def typed_value(key: str, text: str) -> Any:
-    r"""Parse the text that the user typed after `--set KEY=`.
+    r"""Return the value of the setting `key` for the `text` that was typed after `--set KEY=`.
 
     - `null` is None, which stands for the default.
-    - A text in quotation marks, or a list in brackets, is parsed as YAML.
-    - For settings whose value is a text, any other text is returned as typed. Only in
-      `data.separator` and `data.column`, escapes such as `\n` are replaced by their characters.
-    - For other settings, numbers and booleans are parsed. Other words are returned as typed.
+    - Strings in quotation marks and lists in brackets are parsed as YAML.
+    - Numbers and booleans are parsed, except for settings that take any string.
+    - Everything else is returned as typed. In `data.separator` and `data.column`, however,
+      escapes such as `\n` are replaced by the characters that they stand for.
 
     Raises:
         ConfigError: the YAML is invalid.

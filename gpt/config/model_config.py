@@ -163,5 +163,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy for the network without counts: its `T` is `attention_window`."""
+        """Return a copy whose `T` is the context of the network, `attention_window`."""
         return self.model_copy(update={"T": self.attention_window})

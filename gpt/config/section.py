@@ -10,7 +10,7 @@ MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
-    """Base class of config sections: immutable, without unknown keys or conversion of types."""
+    """Base class of config sections: immutable; unknown keys and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -44,7 +44,7 @@ def setting(default: Any, description: str, **options: Any) -> Any:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
         options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`.
-            `group` starts a group of settings with this heading.
+            `group` is a heading for this setting and those below it, up to the next heading.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

@@ -93,8 +93,8 @@ class CausalSelfAttention(nn.Module):
 
         The size is `head_size` for queries and keys, and `value_size` for values.
 
-        If `positions` is None, x begins at position 0. Otherwise, the keys and values are for a
-        cache, at `positions`, and the cache applies `model.key_offset` to the keys.
+        If `positions` is None, x begins at position 0; with `key_offset`, `offset_keys` is applied.
+        Otherwise x is at `positions` of a cache, which applies the key offset later.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

@@ -4,12 +4,10 @@
 then depend on the timing of threads.
 """
 
-from weakref import finalize
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
-
-_generators: dict[int, torch.Generator] = {}  # by id(generator), while a module draws from it
 
 
 class Dropout(nn.Dropout):
@@ -20,27 +18,28 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    generator_id = torch.tensor(0)  # a tensor, because torch.compile would compile for each int
+    key = torch.tensor(0)  # in `_dropouts`; a tensor, as torch.compile would compile for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
         if not (self.training and self.p):
             return input
         if torch.compiler.is_compiling():
-            noise: Tensor = _opaque_noise(input.detach(), self.p, self.generator_id)
+            noise: Tensor = _opaque_noise(input.detach(), self.p, self.key)
         else:
             noise = _noise(input, self.p, self.generator)
         return input * noise
 
 
+_dropouts = WeakValueDictionary[int, Dropout]()  # those with a generator, by id(module)
+
+
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Set the generator from which all `Dropout` modules of `model` draw."""
-    key = id(generator)
     for part in model.modules():
         if isinstance(part, Dropout):
-            part.generator, part.generator_id = generator, torch.tensor(key)
-            _generators[key] = generator
-            finalize(part, _generators.pop, key, None)  # torch < 2.12: no weakrefs to generators
+            part.generator, part.key = generator, torch.tensor(id(part))
+            _dropouts[id(part)] = part
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
@@ -49,14 +48,14 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 
 
 # torch.compile cannot pass a generator to `bernoulli_` and would draw from the global one. It does
-# not trace into a custom operator, to which the generator's id is passed.
+# not trace into a custom operator, to which the key of the Dropout module is passed.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )
-def _opaque_noise(x: Tensor, p: float, generator_id: Tensor) -> Tensor:
-    return _noise(x, p, _generators.get(int(generator_id)))
+def _opaque_noise(x: Tensor, p: float, key: Tensor) -> Tensor:
+    return _noise(x, p, getattr(_dropouts.get(int(key)), "generator", None))
 
 
 @_opaque_noise.register_fake
-def _(x: Tensor, p: float, generator_id: Tensor) -> Tensor:
+def _(x: Tensor, p: float, key: Tensor) -> Tensor:
     return torch.empty_like(x)

@@ -52,9 +52,9 @@ class Cache:
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return, for each text, the id (B, 1) at `distance` characters before the appended one.
+        """Return the id (B, 1) at `distance` characters before the appended one, for each text.
 
-        It is MASKED for a text that has fewer than `distance` characters.
+        The id is MASKED if the text has fewer than `distance` characters.
         """
         positions = self.lengths_on_device[:, None] - distance
         return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
@@ -95,9 +95,10 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append t keys and values (B, heads, t, size) to each text; return all of each text.
+        """Append t keys and values (B, heads, t, size) to each text; return all stored ones.
 
-        If the cache has a mask, return all T positions; the mask excludes those after a text's end.
+        If the cache has a mask, T keys and values are returned. The mask excludes those after the
+        end of each text.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)

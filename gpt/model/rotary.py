@@ -44,11 +44,11 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    `offset_keys` replaces the half that rotary positions rotate least.
+    Channels i and i + head_size / 2 are a pair. `offset_keys` replaces the last pairs, which
+    rotary positions rotate least.
 
     Returns:
-        Views of the kept and of the replaced channels, (..., 2, P) each. `view[..., p]` is one of
-        the P pairs of channels in a view.
+        Views of the kept and of the replaced channels, each (..., 2, number of pairs).
     """
     kept = kept_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

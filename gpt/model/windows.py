@@ -71,10 +71,11 @@ class Switch:
         self.losses: float | NDArray[np.float64] = 0.0  # (K,) decayed sums, in nats
 
     def average(self, log_p: Floats, following: NDArray[np.int64]) -> Floats:
-        """Return the log (M, V) of the weighted mean of K predictions at the next M positions.
+        """Return the log (M, V) of the weighted mean of the probabilities of K predictors.
 
-        `log_p` (M, K, V) has the log-probabilities of K predictors. The first has the `ADVANTAGE`.
-        `following` (M,) has the actual next ids; each changes the weights at later positions.
+        `log_p` (M, K, V) has their log-probabilities at the next M positions. `ADVANTAGE` favours
+        the first predictor. `following` (M,) has the ids that really follow these positions. Each
+        of these ids changes the weights at later positions only.
         """
         M, K, _ = log_p.shape
         nats = -log_p[np.arange(M), :, following].astype(np.float64)  # (M, K)

@@ -43,11 +43,8 @@ class Curve:
         return next(reached, None)
 
 
-def read_curve(run: Path, characters: int) -> Curve:
-    """Read the curve of a run, in nats per id, from metrics.jsonl; it is empty without that file.
-
-    `characters` is the number of characters that each training step uses.
-    """
+def read_curve(run: Path, characters_per_step: int) -> Curve:
+    """Read a run's curve, in nats per id, from metrics.jsonl; without that file, it is empty."""
     points, final_loss = [], None
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
         for line in file:
@@ -56,7 +53,7 @@ def read_curve(run: Path, characters: int) -> Curve:
                 record = json.loads(line)
                 loss = float(record.get("val_loss_part") or record["val_loss"])
                 step = int(record["step"])
-                points.append((step, characters * step, float(record["elapsed_s"]), loss))
+                points.append((step, characters_per_step * step, float(record["elapsed_s"]), loss))
                 if "val_loss" in record:
                     final_loss = float(record["val_loss"])
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
@@ -66,8 +63,8 @@ def read_curve(run: Path, characters: int) -> Curve:
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     """Read the curve, in nats per token, and the number of parameters from nanoGPT's output.
 
-    nanoGPT prints the time of some iterations only. Each other iteration is assumed to take as long
-    as a printed one nearby that had no evaluation, because evaluations are slow.
+    nanoGPT prints the time of some iterations only. The others are assumed to take as long as a
+    printed one nearby. Iterations with an evaluation are not used for this, as they are slower.
     """
     text = path.read_text("utf-8", errors="replace")
 

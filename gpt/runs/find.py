@@ -85,19 +85,19 @@ def _no_such_run(name: str, expected: str) -> UsageError:
     )
 
 
-def find_run_of_text(names: Sequence[str]) -> Path:
-    """Return the newest run in `runs/` with the `data.source` `names`, or raise UsageError."""
-    wanted = [_absolute(name) for name in names]
+def find_run_of_text(sources: Sequence[str]) -> Path:
+    """Return the newest run in `runs/` whose `data.source` is `sources`, or raise UsageError."""
+    wanted = [_absolute(name) for name in sources]
     changed: dict[Path, float] = {}
     for run in run_folders():
         with suppress(OSError, GPTError):  # not a run, or damaged
             source = read_summary(run, "last").config.data.source
-            sources = [source] if isinstance(source, str) else source
-            if [_absolute(name) for name in sources] == wanted:
+            names = [source] if isinstance(source, str) else source
+            if [_absolute(name) for name in names] == wanted:
                 changed[run] = (run / "checkpoints" / INDEX).stat().st_mtime
     if not changed:
         raise UsageError(
-            f"no run under {RUNS}/ was trained on {shown(listed(names, 1))}; train one without "
+            f"no run under {RUNS}/ was trained on {shown(listed(sources, 1))}; train one without "
             f"--resume, or name the run: --resume RUN (gpt runs lists them)"
         )
     return max(changed, key=lambda run: changed[run])
@@ -142,7 +142,7 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """Summarise each run in `runs/`, newest first; of an unreadable run, only name and state."""
+    """Summarise all runs in `runs/`, newest first. Unreadable runs have only a name and a state."""
     runs = []
     for run in run_folders():
         try:

@@ -91,7 +91,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and the step that it must have; None allows any."""
+    """Return the folder of a checkpoint, and the step expected in it (None: any)."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
