@@ -1,6 +1,7 @@
 """The model in an exported page: the same numbers and texts as ours, in a real browser."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from gpt.counts.mixture import Gate, Mixture
 from gpt.counts.window import Characters
 from gpt.evaluation.head_analysis import attend_text
 from gpt.evaluation.loss import evaluate
-from gpt.export.html import page_content, worker_source
+from gpt.export.html import html_page, page_content, worker_source
 from gpt.export.shipped_weights import MAX_LOSS_RISE, rounded
 from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
@@ -304,6 +305,13 @@ def test_eight_bits_are_used_where_they_hardly_change_the_loss(factor: int, kind
     assert (rises["int8"] < MAX_LOSS_RISE) == (kind == "int8")
     assert header["weights"]["kind"] == kind
     assert header["weights"]["loss_rise"] == pytest.approx(rises[kind], abs=1e-6)
+
+
+def test_the_page_states_on_how_many_characters_the_rounding_was_measured() -> None:
+    """Bug: it stated at most 10,000, although at least one window is measured, however long."""
+    checkpoint, ids = data_of(network_of(T=10_007)), np.arange(31) % len(VOCABULARY)
+    page = html_page("run", checkpoint, ids).decode()  # a longer text would take seconds
+    assert re.findall(r"measured on at most ([\d,]+) characters", page) == ["10,007"]
 
 
 def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:

@@ -100,6 +100,26 @@ def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[
         assert VOCABULARY.decode(made[0].tolist()) == expected
 
 
+@pytest.mark.parametrize(("name", "settings"), [MODELS[0], MODELS[-1]], ids=["theirs", "ours"])
+def test_the_loss_has_the_options_of_transformers(name: str, settings: dict[str, Any]) -> None:
+    """Bug: our class ignored the divisor that Trainer sets when it accumulates gradients."""
+    model = model_in(exported(checkpoint_of(small(model=settings))))
+    assert type(model).__name__ == name
+    ids = torch.randint(V, (5, 7), generator=torch.Generator().manual_seed(3))
+    sums = [loss_sum(model(ids).logits[:, start:-1], ids[:, start + 1 :]) for start in (0, 4)]
+    divided = model(ids, labels=ids, num_items_in_batch=101).loss
+    assert divided.item() == pytest.approx(sums[0] / 101)
+    kept = model(ids, labels=ids[:, 4:], logits_to_keep=3).loss
+    assert kept.item() == pytest.approx(sums[1] / (5 * 2))
+    with pytest.raises(ValueError, match="batch_size"):
+        model(ids, labels=ids, logits_to_keep=3)
+
+
+def loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    parts = logits.log_softmax(-1).gather(-1, labels[..., None])
+    return -parts.sum().item()
+
+
 def test_texts_of_different_lengths_can_be_padded_on_the_left() -> None:
     settings = {"ngram": 4, "key_offset": True, "T": T}
     theirs = model_in(exported(checkpoint_of(small(model=settings))))
@@ -226,6 +246,17 @@ def test_an_export_that_cannot_be_written_changes_nothing(exists: bool) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
     assert Path("out").exists() == exists
+
+
+def test_an_export_does_not_replace_a_folder() -> None:
+    """Bug: it failed at the folder README.md, after it had replaced config.json."""
+    readme = exported(checkpoint_of(small())) / "README.md"
+    readme.unlink()
+    readme.mkdir()
+    before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
+    with pytest.raises(GPTError, match="expected a file, got a folder"):
+        exported(checkpoint_of(small(), BYTES))
+    assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
 
 
 def test_llm_ignores_a_file_that_is_named_runs() -> None:

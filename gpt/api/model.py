@@ -177,7 +177,7 @@ class Model:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")
             advice = "the model cannot generate it, so leave it out"
-            check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
+            check_known(text, self.vocabulary, advice, what="the stop string", accept_unknown=False)
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)

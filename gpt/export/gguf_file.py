@@ -7,9 +7,9 @@ nemotron       rotary      relu2
 starcoder2     rotary      gelu
 gpt2           learned     gelu
 
-llama.cpp has no tokenizer for characters. The file therefore declares a byte-level BPE. Its only
-merges join the bytes of each character of the vocabulary; llama.cpp skips all other characters. The
-last id is an end token with a probability of zero. Without it, llama.cpp would end texts at id 11.
+llama.cpp has no tokenizer for characters. The file therefore declares a byte-level BPE, whose
+merges join the bytes of each character of the vocabulary. llama.cpp skips all other characters. The
+last id is an end token of probability zero. Without it, llama.cpp would end texts at id 11.
 
 Shapes: C channels, V vocabulary size.
 """
@@ -104,10 +104,10 @@ def check_model(model: ModelConfig, vocabulary: Vocabulary) -> None:
 
 
 def gguf_tensors(model: ModelConfig, weights: Tensors) -> Tensors:
-    """Return the tensors of a GGUF file by name, for the vocabulary and the end token.
+    """Return the tensors of a GGUF file by name, with V + 1 tokens: the last is the end token.
 
     Args:
-        model: a config whose `obstacles()` is empty.
+        model: a config that llama.cpp can run: `model.obstacles()` is empty.
         weights: the parameters by name.
     """
     table = weights["token_embedding.weight"]  # (V, C)

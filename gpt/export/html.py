@@ -3,8 +3,8 @@
 The script of the page reads these elements:
 
     <script type="application/json" id="header">            JSON values: see `page_content`
-    <script type="application/octet-stream" id="weights">   arrays, listed in `header.arrays`
-    <script type="application/octet-stream" id="counts">    arrays of `header.counts.arrays`, if any
+    <script type="application/octet-stream" id="weights">   the arrays that `header.arrays` lists
+    <script type="application/octet-stream" id="counts">    those of `header.counts.arrays`, if any
     <script type="text/plain" id="worker">                  code that runs the model: see worker.js
 """
 
@@ -91,7 +91,7 @@ def worker_source() -> str:
 def page_content(
     title: str, checkpoint: CheckpointData, val: Ids | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON values of `header`, and the base64 texts of `weights` and `counts`, by id.
+    """Return the values of `header`, and a dictionary of `weights` and `counts` in base64.
 
     The arguments are those of `html_page`.
     """
@@ -107,7 +107,7 @@ def page_content(
         "weights": {
             "kind": shipped.kind,
             "loss_rise": shipped.loss_rise,  # nats per id; null if there was no val text
-            "measured_ids": MEASURED_IDS,
+            "measured_ids": max(MEASURED_IDS, config.model.attention_window),  # at most
         },
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids
@@ -135,7 +135,7 @@ def page_content(
 
 
 def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
-    """Return `header.counts`, and the arrays of a `Gate` and of the n-gram counts, by name."""
+    """Return `header.counts`, and a dictionary of the arrays of the gate and the n-gram counts."""
     sampling = mixture.for_sampling()
     arrays = asdict(sampling.gate) | _count_arrays(mixture.experts)
     values = {
@@ -151,8 +151,8 @@ def _counts(mixture: Mixture) -> tuple[dict[str, Any], Arrays]:
 def _count_arrays(experts: Experts) -> Arrays:
     """Return arrays, by name, from which the page restores the n-gram counts of `experts`.
 
-    If `experts` contains the whole train split, the only array is `text`, the ids of the split. The
-    page counts its n-grams again; the counts would take twenty times the space. Otherwise, the
+    If `experts` contains the whole train split, the only array is `text`, the ids of the split: the
+    page counts their n-grams, since stored counts would be twenty times as large. Otherwise, the
     arrays are the levels of the tree of n-grams: `ids.1`, `counts.1`, `children.1`, `ids.2`, ...
     """
     counts = experts.counts

@@ -4,8 +4,8 @@
     tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
     generation_config.json                the settings of `gpt sample`
     modeling_gpt.py                       the code, if transformers has no class for the model
-    README.md  gpt_config.yaml            the model card; the settings of the training, with names
-                                          of texts and runs instead of paths
+    README.md                             the model card
+    gpt_config.yaml                       the settings of the training, without paths of folders
 
 Exporting needs neither transformers nor torch.
 """
@@ -23,6 +23,7 @@ import safetensors.numpy
 from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
+from gpt.errors import UsageError
 from gpt.export.huggingface_classes import OWN_CLASS, Converted, convert_network
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_synced
@@ -46,6 +47,9 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
         run: the folder of the run.
         checkpoint: its checkpoint.
         out: the folder to write.
+
+    Raises:
+        UsageError: a folder in `out` has the name of a file to write.
     """
     model, config = convert_network(checkpoint), _without_folders(checkpoint.config)
     contents = {
@@ -76,6 +80,9 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
 
     If an export to a new folder is interrupted, `out` does not exist.
     """
+    for name in contents:
+        if (out / name).is_dir():
+            raise UsageError(f"{out / name}: expected a file, got a folder; choose another --out")
     place = out if out.is_dir() else out.parent
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:

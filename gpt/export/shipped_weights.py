@@ -10,7 +10,7 @@ from gpt.runs.format import CheckpointData, Tensors
 from gpt.text.vocabulary import Ids
 
 MAX_LOSS_RISE = 0.005  # largest rise of the val loss for which 8 bits are used, in nats per id
-MEASURED_IDS = 10_000  # val ids on which this rise is measured, or all ids of a shorter val
+MEASURED_IDS = 10_000  # wanted number of val ids, in whole windows, on which to measure this rise
 
 
 @dataclass(frozen=True)

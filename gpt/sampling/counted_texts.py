@@ -53,9 +53,9 @@ class CountedTexts:
     def predict(self) -> tuple[Floats, Floats]:
         """Return the experts' log-probabilities (B, E, V) of the next ids, and features (B, F).
 
-        The features are log(1 + x). x is how many ids were counted after the last 1 to N ids; for
-        the last feature, x is the length of the text, at most T. For a text of at most T ids, the
-        results equal the last rows of `Experts.of_window`.
+        Feature n is log(1 + count), where `count` ids were counted after the last n ids, for n from
+        1 to N. The last feature is log(1 + the length of the text or T, whichever is smaller). For
+        a text of at most T ids, the results equal the last rows of `Experts.of_window`.
         """
         # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
         # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the

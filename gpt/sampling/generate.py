@@ -171,7 +171,7 @@ def generate(
         vocabulary: the characters of the ids.
         prompts: the ids of each prompt.
         sources: a random generator for each prompt.
-        length: most characters of a sample.
+        length: the largest number of characters of a sample.
         rules: the sampling rules, such as the temperature.
         stops: strings that end a sample.
 

@@ -265,7 +265,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> l
     def prepared(qkv: Floats) -> Floats:
         """Reorder the channels of queries and keys, so that those rotated as a pair are adjacent.
 
-        With `qk_norm`, also centre the channels of each head, because `_normalize` does not.
+        With `qk_norm`, also centre the channels of each head: `_normalize` expects a mean of 0.
         """
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:

@@ -15,7 +15,7 @@ def check_known(
     advice: str = "leave them out",
     *,
     what: str = "the text",
-    shared: bool = True,
+    accept_unknown: bool = True,
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
@@ -24,11 +24,11 @@ def check_known(
         vocabulary: the known characters.
         advice: what to do about the error; ends the message.
         what: a name of the text; begins the message.
-        shared: whether to accept characters that `vocabulary` encodes by its unknown id.
-            Surrogates, which no valid text contains, are never accepted.
+        accept_unknown: whether to accept all characters if `vocabulary` has an unknown id. Even
+            then, surrogates are not accepted, because no valid text contains them.
     """
     unknown = vocabulary.outside(text)
-    if shared and vocabulary.unknown_id is not None:
+    if accept_unknown and vocabulary.unknown_id is not None:
         unknown = "".join(c for c in unknown if "\ud800" <= c <= "\udfff")
     if unknown:
         unknown = listed_characters(unknown)

@@ -21,7 +21,7 @@ from gpt.serve.served_run import ServedModel
 
 @dataclass(eq=False)
 class CompletionChoice:
-    """Converter of one choice's tokens to JSON, until a stop string or the last token."""
+    """One generated text of a response. It collects tokens, and returns them in parts, as JSON."""
 
     detokenizer: Detokenizer
     buffer: StopBuffer  # its `length` is the number of generated tokens after which the text ends

@@ -21,15 +21,15 @@ class Guard:
     """ASGI application that refuses requests from other web sites, or without the token.
 
     A page of another site could call this server from the user's browser. The browser then sends
-    the site's address as `Origin`. If the site's name resolves to this machine (DNS rebinding), the
-    browser sends this name as `Origin` and as `Host`.
+    the site's address as `Origin`, so requests whose `Origin` and `Host` differ are refused. They
+    are equal if the site's name resolves to this machine (DNS rebinding). Therefore, a server on a
+    loopback address also refuses a `Host` that is neither localhost nor a loopback address.
 
     Args:
         app: the application that answers the other requests.
         token: the secret that each request must have, as `Authorization: Bearer TOKEN` or as the
             password that a browser asks for; None if none is needed.
-        only_local: whether the server listens on a loopback address, so that only names of this
-            machine are valid as `Host`.
+        only_local: whether the server listens on a loopback address.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, only_local: bool) -> None:

@@ -43,8 +43,8 @@ class ServedModel:
         """Return the ids of a prompt. A string is normalised like the text of the run.
 
         Raises:
-            Refusal: the prompt has characters or ids outside the vocabulary, or more than
-                MAX_MARKS combining characters in a row to normalise.
+            Refusal: the prompt has characters or ids outside the vocabulary; or it must be
+                normalised, and has more than MAX_MARKS combining characters in a row.
         """
         if isinstance(prompt, str):
             data = self.checkpoint.config.data

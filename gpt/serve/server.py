@@ -54,10 +54,10 @@ class _Connection(H11Protocol):
         super().resume_writing()
         self._watcher.cancel()
 
-    def _watch(self, previous: float) -> None:
-        """Drop the client if it still has `previous` unread bytes; else check again later."""
+    def _watch(self, unread_before: float) -> None:
+        """Drop the client if `unread_before` bytes are still unread; else check again later."""
         unread = self.transport.get_write_buffer_size()
-        if unread >= previous:
+        if unread >= unread_before:
             self.transport.abort()
         else:
             self._watcher = self.loop.call_later(STALL_S, self._watch, unread)
@@ -78,7 +78,7 @@ class _Server(uvicorn.Server):
 def serve(
     run: ServedRun, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
 ) -> None:
-    """Serve a run until SIGINT or SIGTERM, then raise the signal again for its previous handler.
+    """Serve a run until SIGINT or SIGTERM arrives, then run that signal's previous handler.
 
     Args:
         run: the run.

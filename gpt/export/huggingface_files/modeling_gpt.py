@@ -77,11 +77,7 @@ class CharacterGPTBlock(nn.Module):
         """Map the residual stream (B, t, C) of the new ids to (B, t, C)."""
         x = x + self.attend(self.attention_norm(x), texts, cache)
         h = self.mlp["expand"](self.mlp_norm(x))  # (B, t, 4 C)
-        h = (
-            h.relu().square()
-            if self.config.activation == "relu2"
-            else F.gelu(h, approximate="tanh")
-        )
+        h = F.gelu(h, approximate="tanh") if self.config.activation == "gelu" else h.relu().square()
         return x + self.mlp["projection"](h)
 
     def attend(self, x: Tensor, texts: Texts, cache: DynamicCache | None) -> Tensor:
@@ -120,8 +116,8 @@ class CharacterGPTMember(nn.Module):
         self.norm = nn.LayerNorm(C)
         self.head = nn.Linear(C, V, bias=False)
 
-    def forward(self, texts: Texts, cache: DynamicCache | None, last: int) -> Tensor:
-        """Return the logits (B, last, V) after the last ids; (B, t, V) if `last` is 0."""
+    def forward(self, texts: Texts, cache: DynamicCache | None, count: int) -> Tensor:
+        """Return the logits (B, count, V) of the last `count` ids; (B, t, V) if `count` is 0."""
         t = texts.positions.shape[1]
         x: Tensor = 0
         for distance, table in enumerate([self.token_embedding, *self.ngram_embeddings]):
@@ -131,7 +127,7 @@ class CharacterGPTMember(nn.Module):
             x = x + self.position_embedding(texts.positions)
         for block in self.blocks:
             x = block(x, texts, cache)
-        return self.head(self.norm(x[:, -last:]))
+        return self.head(self.norm(x[:, -count:]))
 
 
 class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
@@ -161,12 +157,13 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: (B, t), the new ids.
-            attention_mask: (B, t or more): 0 for padding, 1 for ids; only the last t are used.
+            attention_mask: 1 for ids, 0 for padding; only the last t columns are used.
             past_key_values: cache of the earlier ids; the new ids are appended.
-            labels: (B, t), to compute a loss: `input_ids`, with -100 for ids to leave out of it.
-            use_cache: whether to return a cache if none is given.
-            logits_to_keep: number of last ids to predict after; 0 for all t ids.
-            kwargs: other arguments of transformers, which are ignored.
+            labels: ids to compute a loss, usually `input_ids`; one for each of the logits. The
+                logits at index i predict the label at index i + 1. Labels of -100 are ignored.
+            use_cache: whether to create a cache if `past_key_values` is None.
+            logits_to_keep: number of last ids whose logits to return; 0 for all t ids.
+            kwargs: options of the loss, such as `num_items_in_batch`; all others are ignored.
 
         Returns:
             Loss, cache and logits (B, logits_to_keep or t, V): log-probabilities for an ensemble.
@@ -192,7 +189,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
             mean = mean - math.log(len(logits))
         loss = None
         if labels is not None:
-            loss = self.loss_function(mean, labels, vocab_size=self.config.vocab_size)
+            loss = self.loss_function(mean, labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=mean, past_key_values=past_key_values)
 
     def prepare_inputs_for_generation(
