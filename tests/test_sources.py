@@ -881,8 +881,10 @@ def test_what_is_excluded_is_left_out_of_globs_and_of_archives_in_folders() -> N
     zipped({"c.md": b"c", "d.txt": b"d"}, "f/e.zip")
     assert [*documents("f", exclude=("*.md",))] == ["f/b.txt", "f/e.zip!d.txt"]
     assert [*documents("f/*", include=("!*.md",))] == ["f/b.txt", "f/e.zip!d.txt"]
-    told = "f: expected text files chosen by data.include and data.exclude, got none"
-    assert refusal("f", include=("*.c",), exclude=("*.md",)) == told
+    assert refusal("f", include=("*.c",), exclude=("*.md",)) == (
+        "f: expected text files chosen by data.include and data.exclude, got none; "
+        "change these settings"
+    )
 
 
 def test_a_run_is_no_text() -> None:
@@ -894,13 +896,16 @@ def test_a_run_is_no_text() -> None:
 
 def test_a_folder_without_text_says_what_is_in_it() -> None:
     Path("f").mkdir()
-    assert refusal("f") == "f: expected text files, got none"
+    assert refusal("f") == (
+        "f: expected text files, got none; name a text file, or a folder that has some"
+    )
     for name in "abcd":
         write(PNG, f"f/{name}.png")
     os.mkfifo("f/pipe")
     assert refusal("f") == (
         "f: expected text files, got none; "
-        "skipped 4 PNG image (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe)"
+        "skipped 4 PNG image (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
+        "name a text file, or a folder that has some"
     )
     make("f/a.txt")
     assert "f: expected text files chosen by data.include and data.exclude, got none" in refusal(

@@ -114,8 +114,12 @@ def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) ->
             files.add(each)
     skips = describe_skipped(files.skipped)
     if not files.paths:
-        chosen = " chosen by data.include and data.exclude" if data.globs else ""
-        raise TextError(f"{in_message(name)}: expected text files{chosen}, got none{skips}")
+        chosen, advice = "", "name a text file, or a folder that has some"
+        if data.globs:
+            chosen, advice = " chosen by data.include and data.exclude", "change these settings"
+        raise TextError(
+            f"{in_message(name)}: expected text files{chosen}, got none{skips}; {advice}"
+        )
     size = counted(sum(path.stat().st_size for path in files.paths), "byte")
     log.info(f"{in_message(name)}: {counted(len(files.paths), 'file')}, {size}{skips}")
     return files.source()
