@@ -19,7 +19,8 @@ from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text import batches
-from gpt.text.corpus import Corpus
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.evaluator import Progress
 from gpt.training.run_context import RunContext
@@ -132,6 +133,20 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Co
     assert outcome.best_val_loss == evaluate(best, corpus.val)
     train(small(**RISING), corpus, Path("whole"))
     assert same_weights(Path("r"), Path("whole"))
+
+
+def test_the_last_step_is_the_best_if_only_the_part_says_otherwise() -> None:
+    """Bug: `gpt sample` used step 226, of val loss 0.551, and not the last step, of 0.548."""
+    Path("a.txt").write_text(2003 * "ab" + 29 * "aabb" + 197 * "ab", "utf-8")
+    settings = {"train__eval_characters": 13, "data__val_fraction": 510 / 4516}
+    corpus = load_corpus(open_source("a.txt"), small(**settings).data)
+    outcome = train(small(**settings), corpus, Path("r"))
+    records = [r for r in metrics_of(Path("r"))[1:] if "val_loss_part" in r]
+    parts = {r["step"]: r["val_loss_part"] for r in records}
+    assert min(parts, key=parts.__getitem__) == 4  # later, the model expects no aa and bb
+    assert outcome.best_step == 11
+    assert outcome.best_val_loss == outcome.val_loss
+    assert gpt.load("r", "best").checkpoint.step == 11
 
 
 def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:

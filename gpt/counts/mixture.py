@@ -58,9 +58,15 @@ class Gate:
 
         Experts are predictors by n-gram counts. `inputs` (M, F + E + 1) are from `gate_inputs`.
         """
-        inputs = (inputs - self.mean) / self.scale
-        weights: Floats = np.tanh(inputs @ self.hidden_weight + self.hidden_bias) @ self.weight
+        weights: Floats = self.hidden(inputs) @ self.weight
         return weights + self.bias
+
+    def hidden(self, inputs: Floats) -> Floats:
+        """Return the activations (M, HIDDEN) of the hidden layer for `inputs` (M, F + E + 1)."""
+        activations: Floats = np.tanh(
+            (inputs - self.mean) / self.scale @ self.hidden_weight + self.hidden_bias
+        )
+        return activations
 
 
 @dataclass(frozen=True)

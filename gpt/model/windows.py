@@ -12,18 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.counts.kneser_ney import Floats
-from gpt.counts.mixture import Mixture
+from gpt.counts.mixture import Gate, Mixture, gate_inputs, weighted
 from gpt.model.ensemble import LanguageModel
 
 DECAY = 0.95  # factor on past losses for each further id; about the last 20 ids matter
 ADVANTAGE = 4.0  # nats subtracted from the loss of the first predictor, which is thus preferred
+ADAPTATION_RATE = 4e-5  # learning rate of `AdaptiveGate`
+ADAPTED_IDS = 16  # ids after which the weights of `AdaptiveGate` change
+MAX_GRADIENT = 300.0  # largest norm of a gradient of `AdaptiveGate`
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts; return log-probabilities (B, n, V).
 
-    `Switch` averages the predictions of the mixture, the network and each expert (a predictor by
-    n-gram counts).
+    `AdaptiveGate` adapts the mixture to the window so far. `Switch` then averages the predictions
+    of the mixture, the network and each expert (a predictor by n-gram counts).
 
     Args:
         mixture: n-gram counts of the train split, and the MLP that weights experts and network.
@@ -46,16 +49,61 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
 
     `network` (n, V) has the network's log-probabilities after each of the last n ids.
     """
-    blocks, switch, done = list[Floats](), Switch(), 0
+    blocks, gate, switch, done = list[Floats](), AdaptiveGate(mixture.gate), Switch(), 0
     start = len(ids) - len(network)
     following = np.append(ids[start + 1 :], 0)
     for experts, features in mixture.experts.blocks(ids, start):
         rows = slice(done, done + len(features))
-        of_mixture = mixture.mix(experts, features, network[rows])
+        of_mixture = gate.mix(experts, features, network[rows], following[rows])
         predictors = [of_mixture[:, None], experts, network[rows, None]]
         blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
         done = rows.stop
     return np.concatenate(blocks)
+
+
+class AdaptiveGate:
+    """Gate whose output layer is adapted to a window, from the beginning of the window on.
+
+    After each `ADAPTED_IDS` ids, a step of gradient descent on their losses changes the output
+    layer. So the weights depend on the ids before, as the output of linear attention does: these
+    are fast weights (Schmidhuber 1992; Schlag et al. 2021, arXiv:2102.11174). Each window begins
+    with the layer of `gate`, which does not change. Compressors such as PAQ weight their predictors
+    in the same way (Mahoney 2005, "Adaptive weighing of context models").
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.layer = np.vstack([gate.weight, gate.bias])  # (HIDDEN + 1, E + 1)
+
+    def mix(
+        self, experts: Floats, features: Floats, network: Floats, following: NDArray[np.int64]
+    ) -> Floats:
+        """Mix predictions as `Mixture.mix` does, at the next M positions of the window.
+
+        Args:
+            experts: (M, E, V) log-probabilities of V ids by E experts.
+            features: (M, F) features of the counts, from `Experts.of_window`.
+            network: (M, V) log-probabilities of the network.
+            following: (M,) the ids that really follow. They change later predictions only.
+
+        Returns:
+            Normalised log-probabilities (M, V).
+        """
+        hidden = self.gate.hidden(gate_inputs(experts, features, network))
+        hidden = np.concatenate([hidden, np.ones((len(hidden), 1), np.float32)], 1)
+        mixed = []
+        for first in range(0, len(hidden), ADAPTED_IDS):
+            rows = slice(first, first + ADAPTED_IDS)
+            log_p = weighted(hidden[rows] @ self.layer, experts[rows], network[rows])
+            mixed.append(log_p)
+            errors = np.exp(log_p)  # (m, V): the gradient of the losses by the logits
+            errors[np.arange(len(errors)), following[rows]] -= 1
+            of_experts = np.matmul(experts[rows], errors[:, :, None])[:, :, 0]
+            of_network = (network[rows] * errors).sum(1, keepdims=True)
+            gradient = hidden[rows].T @ np.concatenate([of_experts, of_network], 1)
+            norm = max(float(np.linalg.norm(gradient)), MAX_GRADIENT)
+            self.layer -= np.float32(ADAPTATION_RATE * MAX_GRADIENT / norm) * gradient
+        return np.concatenate(mixed)
 
 
 class Switch:

@@ -48,10 +48,14 @@ class Progress:
         """Record the `loss` of an evaluation at `step`; return whether it is the lowest so far."""
         self.loss, is_best = loss, loss < self.best_loss
         if is_best:
-            self.best_loss, self.best_step, self.since_best = loss, step, 0
+            self.choose(step)
         else:
             self.since_best += 1
         return is_best
+
+    def choose(self, step: int) -> None:
+        """Make `step`, whose loss was the last one recorded, the best step."""
+        self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def early_stop(self, train: TrainConfig) -> str:
         """Return the reason for an early stop that `train` requires; an empty string if none."""
@@ -108,6 +112,9 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
+                if not early and losses["val_loss"] < best_val_loss:  # the part misled
+                    is_best, best_val_loss = True, losses["val_loss"]
+                    progress.choose(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss
         progress.val_loss = losses.get("val_loss")
         self.progress, self.is_best = progress, is_best
