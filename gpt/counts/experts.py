@@ -1,11 +1,11 @@
 """Experts: predictors of the next id by n-gram counts, each with one kind of context.
 
-Each position of a window also has F features, the logarithms log(1 + x) of counts x. The first N
-use the numbers of ids that were counted in the train split after contexts of 1 to N ids. Each other
-context has two features: the numbers of ids and of distinct ids that were counted after it. The
-last feature uses the number of ids in the window so far.
+Each position of a window also has F features of the form log(1 + x). In the first N features, x is
+the number of ids that were counted in the train split after a context of 1, 2, ... N ids. Each
+other context has two features: one for the number of ids that were counted after it, and one for
+the number of distinct ids. In the last feature, x is the number of ids in the window so far.
 
-W: ids of a window, E: experts, V: distinct ids, N: ids of the longest n-gram context.
+W: ids in a window, E: experts, V: distinct ids, N: ids in the longest n-gram context.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ class Experts:
         counts: n-gram counts of the train split.
         long_contexts: index of longer contexts in the train split; None to use no long contexts.
         window_order: contexts of 1 to `window_order` ids are counted in the window; 0 counts none.
-            Otherwise, with fewer than `MANY_IDS` distinct ids, four contexts are added: those of 2
-            and 4 times `window_order` ids, and the two contexts of `Characters`.
+            If it is above 0 and there are fewer than `MANY_IDS` distinct ids, four more are counted
+            there: contexts of 2 and 4 times `window_order` ids, and the two of `Characters`.
         characters: which ids form words and lines.
     """
 
@@ -107,8 +107,8 @@ class Experts:
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return log-probabilities (W, E, V) of the id after each of W `ids`, and features (W, F).
 
-        E experts predict which of V ids is next. The F features say how often their contexts were
-        counted.
+        E experts predict which of V ids is next. The F features depend on how often the
+        contexts were counted.
         """
         log_p, features = zip(*self.blocks(ids), strict=True)
         return np.concatenate(log_p), np.concatenate(features)

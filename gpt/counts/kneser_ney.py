@@ -18,12 +18,12 @@ class KneserNey:
 
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
     (TR-10-98), section 3. Each count is reduced by a discount D, which depends on whether the
-    n-gram was counted once, twice or more often. The freed probability goes to the distribution
+    n-gram was counted once, twice or more often. The discounts are given to the prediction
     after the context without its first id:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
-    where total and freed are the sums of counts and of discounts over all ids after this context.
+    Here total is the sum of the counts of all ids after the context; freed is the sum of discounts.
     For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
     counted, P_n is P_{n-1}.
     """

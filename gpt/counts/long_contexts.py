@@ -49,7 +49,7 @@ class LongContexts:
     def predict(
         self, ids: NDArray[np.int64], rows: slice, lower: Floats
     ) -> tuple[list[Floats], Floats]:
-        """Return K distributions (M, V) of the next id, one for each context length, and totals.
+        """Return distributions (M, V) of the next id for each of K context lengths, and totals.
 
         The counts for each length are combined with the distribution for the previous length, as in
         `CountsSoFar.smooth`. The totals (M, 2 K) are, for each length, the number of ids and of
@@ -57,7 +57,7 @@ class LongContexts:
 
         Args:
             ids: the ids of a window.
-            rows: the M positions in `ids` to predict after.
+            rows: selects the M positions in `ids` whose next id is predicted.
             lower: (M, V) distributions to combine with the counts for the first length.
         """
         counts = self.counts_in(ids, rows)
@@ -77,9 +77,9 @@ class LongContexts:
     def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
         """Count in the train split how often each id followed the contexts of a window.
 
-        `rows` selects M positions of the window `ids`. The context at a position is the n ids that
-        end there, for each n in `orders`. Return (K, M, V). Only the `NEAREST` places around the
-        context in sorted order are counted.
+        `rows` selects M positions of the window `ids`. A context of each length in `orders` ends at
+        each position. Return counts (K, M, V). To save time, compare each context only with the
+        `NEAREST` places around it in sorted order.
         """
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)

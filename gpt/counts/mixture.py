@@ -71,7 +71,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Mixture:
-    """N-gram counts, and an MLP (`gate`) that weights their predictions against the network's."""
+    """N-gram counts, and an MLP (`gate`) that computes weights for them and for the network."""
 
     experts: Experts
     gate: Gate
@@ -223,11 +223,11 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Return new weights: 0 for the network, the others scaled so that each row keeps its sum.
+    """Return `weights` with 0 for the network, and the others scaled to keep the sum of each row.
 
     `weights` (M, E + 1) are the weights of E experts (predictors by n-gram counts) and, last, of
-    the network. Without scaling, the predictions would be flatter. If the experts' weights sum to
-    less than `MIN_EXPERTS_WEIGHT`, they are scaled as if this were their sum.
+    the network. Without scaling, the predictions would be flatter. The scale is limited: if the
+    experts' weights sum to less than `MIN_EXPERTS_WEIGHT`, divide by this instead of their sum.
     """
     experts = weights[:, :-1].sum(-1, keepdims=True)
     factor = weights.sum(-1, keepdims=True) / np.maximum(experts, MIN_EXPERTS_WEIGHT)

@@ -73,7 +73,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield slices that cover a text, or evenly spread ones if it exceeds `COUNTED_IDS` ids."""
+    """Yield slices of a text: all of it, or evenly spread parts with about `COUNTED_IDS` ids."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

@@ -1,8 +1,8 @@
 """Tree of the n-grams of the train split, for texts that grow by one id at a time (sampling).
 
-N: number of ids in the longest context, V: number of distinct ids. The formula in `KneserNey`
-defines count, D (the discount of a count), total (the sum of the counts after a context) and freed
-(the sum of their discounts).
+N: number of ids in the longest context, V: number of distinct ids. As in `KneserNey`, D is the
+discount of a count. After a context, total is the sum of the counts, and freed is the sum of the
+discounts.
 """
 
 from itertools import pairwise
@@ -26,8 +26,8 @@ class NgramTree:
     a node for each of the V ids, and for each n-gram of 2 to N + 1 ids that `levels_of` returns.
 
     Shorter n-grams have smaller node numbers, and n-grams of one length are in ascending order. The
-    single `id` is node 1 + `id`. Row i of `children` contains the first child of node i, and how
-    many children it has. Nodes of N + 1 ids have no children and no row.
+    n-gram of a single id, k, is node 1 + k. Row i of `children` contains the number of the first
+    child of node i, and the number of its children. Nodes of N + 1 ids have no children and no row.
     """
 
     def __init__(self, counts: NgramCounts) -> None:

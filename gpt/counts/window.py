@@ -1,7 +1,7 @@
 """Counts of the window so far: which ids followed the same context earlier in this window.
 
 After a context, the distribution of the next id is P = p + share * lower (absolute discounting).
-Here p is (count - DISCOUNT) / total for each id that followed the context before, share is the
+Here p is (count - DISCOUNT) / total for each id that followed the context earlier, share is the
 probability removed by the discounts, and `lower` is the distribution after a shorter context.
 
 W: number of ids in the window, M: number of positions, V: number of distinct ids.
@@ -46,8 +46,8 @@ class Characters:
     """Finds words and lines among ids, for two contexts that are not n-grams.
 
     The first context is the beginning of the current word; it helps in prose. The second helps in
-    tables and code: it is the last two characters, and the character above the next one, in the
-    previous line. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive weighing of
+    tables and code. It has three characters: the last two, and the one in the previous line above
+    the character to predict. Both are from the PAQ compressors (Mahoney 2005, "Adaptive weighing of
     context models for lossless data compression").
     """
 

@@ -1,4 +1,4 @@
-"""The lessons of `gpt explain`, which build the model up step by step, starting from averaging.
+"""The lessons of `gpt explain`. They build the model up step by step, starting from averaging.
 
 Each lesson is a module with the code of one step, often in a naive form and a better form. The
 function `explain` runs the code on small tensors and writes the lesson's page. The function

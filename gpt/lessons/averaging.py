@@ -113,7 +113,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Compare each trained head's output with the plain average of the same value vectors."""
+    """Compare each trained head's output with the plain average of the head's value vectors."""
     distances = []
     for _, q, k, v in trained.heads():
         mean = by_softmax(v[0])

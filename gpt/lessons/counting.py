@@ -33,12 +33,12 @@ def count(text: str, gram: str, distinct: bool) -> int:
 
 
 def discount(count: int) -> float:
-    """Return the discount to subtract from `count`: 0.5 from 1, 1 from 2, 1.5 from 3 or more."""
+    """Return the discount of `count`: 0.5 if it is 1, 1 if it is 2, and 1.5 if it is 3 or more."""
     return min(count, 3) / 2
 
 
 def kneser_ney(text: str, context: str) -> list[float]:
-    """Return a probability for each character in sorted(set(text)): that it follows `context`."""
+    """Return the probabilities that the characters sorted(set(text)) follow `context`."""
     characters = sorted(set(text))
     p = [1 / len(characters)] * len(characters)
     for n in range(len(context) + 1):  # the last n characters
@@ -62,7 +62,7 @@ def production(text: str, context: str) -> Tensor:
 
 
 def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
-    """Map each context length to the loss (nats per id) of an n-gram model on `predicted`."""
+    """Return the loss (nats per id) of n-gram models on `predicted`, by context length."""
     vocabulary = corpus.vocabulary
     orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
     counted = corpus.train[:MAX_LESSON_IDS]

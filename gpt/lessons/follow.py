@@ -1,6 +1,6 @@
 """Follow the last character of a text through a trained model, with the numbers of each step.
 
-Shapes: T time, C channels, V vocabulary size, hs head_size, vs value_size.
+Shapes: T time, C channels, V vocabulary size, `hs` numbers in a query or key, `vs` in a value.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """One head of attention: queries, keys and values.
 
-Shapes: B batch, T time, d_in input channels, hs head_size, vs value_size. The six words, their
+Shapes: B batch, T time, `hs` numbers in a query or key, `vs` in a value. The six words, their
 vectors and the seeds are from Raschka, "Build a Large Language Model (From Scratch)", chapter 3.
 """
 

@@ -1,6 +1,6 @@
 """Multi-head attention: several heads in parallel, their outputs concatenated and projected.
 
-Shapes: B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C.
+Shapes: B batch, T time, C channels, H heads, `hs` numbers in a query or key, `vs` in a value.
 """
 
 import torch
@@ -45,7 +45,7 @@ class FusedHeads(nn.Module):
         self.register_buffer("future", future, persistent=False)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Return [queries, keys, values] of x (B, t, C), each of shape (B, H, t, hs or vs)."""
+        """Return [queries, keys, values] of x (B, t, C), each of shape (B, H, t, size)."""
         B, t, _ = x.shape
         qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size)
         qkv = [part.view(B, t, self.n_head, -1) for part in qkv]
@@ -80,7 +80,7 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 def total_variation(weights: Tensor, others: Tensor) -> Tensor:
     """Return the distance between attention weights (..., T): half the sum of |weights - others|.
 
-    It is 0 if the weights are equal, and 1 if no key has weight in both.
+    It is 0 if the weights are equal, and 1 if no key has a weight above 0 in both.
     """
     return (weights - others).abs().sum(dim=-1) / 2
 
@@ -147,7 +147,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def _explain_memory(page: Page, fused: FusedHeads, x: Tensor) -> None:
-    """Explain why joining heads copies memory, and why the mask is a buffer."""
+    """Explain why concatenating heads copies memory, and why the mask is a buffer."""
     q, k, v = fused.split(x)
     y = fused.weigh(q, k) @ v  # (B, H, t, vs)
     B, _, t, _ = y.shape

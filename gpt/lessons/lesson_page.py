@@ -105,7 +105,7 @@ class Page:
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: `task` asks for the effect of a change to the lesson's code."""
+        """Add an exercise and its answer. `task` asks what a change to the lesson's code does."""
         texts = {"exercise": " ".join(task.split()), "answer": " ".join(answer.split())}
         self.parts.append(texts | {"edit": self.file})
 
@@ -156,8 +156,8 @@ def shown_source(step: Callable[..., Any]) -> str:
 
 
 def _replace(lines: list[str], first: int, last: int, line: str = REMOVED) -> None:
-    """Replace lines `first` to `last`, counted from 1, by `line` and lines of REMOVED.
+    """Replace line `first` (counted from 1) by `line`, and lines `first` + 1 to `last` by REMOVED.
 
-    The number of lines does not change.
+    The numbers of all other lines stay the same.
     """
     lines[first - 1 : last] = [line, *[REMOVED] * (last - first)]

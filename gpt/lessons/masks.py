@@ -40,7 +40,7 @@ class InvertedHead(Head):
     """Head with the inverted causal mask: each query but the last attends to later keys only."""
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x (B, T, channels) to outputs (B, T, vs) and weights (B, T, T); ignore `context`."""
+        """Map x (B, T, channels) to outputs (B, T, size), weights (B, T, T). Ignore `context`."""
         q, k, v = self.query(x), self.key(x), self.value(x)
         return attend_added(q, k, v, additive(~causal(x.shape[1])))
 

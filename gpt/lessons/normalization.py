@@ -1,7 +1,7 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-With `correction` = 1 the variance is unbiased, as in the notebooks that this lesson follows. With
-`correction` = 0 it is biased, as in torch's layers.
+The parameter `correction` is that of `torch.var`. With 1, the variance is unbiased, as in the
+notebooks that this lesson follows. With 0, it is biased, as in torch's layers.
 """
 
 import torch

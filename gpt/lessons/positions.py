@@ -42,7 +42,7 @@ def explain(page: Page, seed: int) -> None:
     permuted = x[:, permute_past(8, 1, seed)]
 
     def last_outputs(positions: Tensor) -> list[Tensor]:
-        """Return the last outputs of `head` for `x` and for `permuted`, with `positions` added."""
+        """Add `positions` to `x` and to `permuted`; return `head`'s output at the last position."""
         return [head(add_positions(version, positions))[0][:, -1] for version in (x, permuted)]
 
     page.paragraph("""A head computes its weights from what the characters are, not from where they

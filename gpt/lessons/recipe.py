@@ -1,6 +1,6 @@
 """The recipe: what this project adds to the textbook GPT, and how much each addition helps.
 
-Every val loss is from scripts/experiments.md. Shapes: B batch, T time, C channels, hs head_size,
+Every val loss is from scripts/experiments.md. Shapes: B batch, T time, C channels, `hs` head size,
 V vocabulary size.
 """
 
@@ -40,8 +40,8 @@ FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 def rotate(x: Tensor) -> Tensor:
     """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Channels c and c + hs/2 are the real and imaginary part of a complex number. At position t it is
-    rotated by t * 10000^(-2c/hs) radians.
+    Channels c and c + hs/2 are the real and imaginary part of a complex number. At position t, this
+    number is rotated by t * 10000^(-2c/hs) radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2
     c = torch.arange(half, dtype=torch.float64)
@@ -82,7 +82,7 @@ def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
 
 
 def by_svd(gradient: Tensor) -> Tensor:
-    """Set all singular values of a matrix to 1: return U V^T of `gradient` = U S V^T."""
+    """Return the matrix `gradient` with all its singular values replaced by 1."""
     U, _, Vt = torch.linalg.svd(gradient, full_matrices=False)
     return torch.matmul(U, Vt)
 

@@ -17,7 +17,7 @@ def raw_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return `raw_scores` / sqrt(head_size): of variance 1 if q and k are noise of variance 1."""
+    """Return `raw_scores` / sqrt(head_size). Noise of variance 1 has scores of variance 1."""
     return raw_scores(q, k) * q.shape[-1] ** -0.5
 
 
@@ -35,7 +35,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def max_entropy(T: int) -> float:
-    """Return the mean entropy in bits of uniform causal weights (T, T), which is the maximum."""
+    """Return the mean entropy in bits of uniform causal weights (T, T). It is the maximum."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 

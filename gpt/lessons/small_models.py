@@ -113,7 +113,7 @@ class OneBlock(nn.Module):
 
 
 class Adam:
-    """Adam (arXiv:1412.6980): step by -rate * mean(g) / sqrt(mean(g^2)), with running means."""
+    """Adam (arXiv:1412.6980): step by -rate * mean(g) / sqrt(mean(g^2)) for recent gradients g."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.steps, self.parameters = 0, list(parameters)
@@ -152,7 +152,7 @@ def fit(model: nn.Module, ids: Tensor, shape: tuple[int, int], steps: int, rate:
         ids: the ids of the text.
         shape: (B, T), the shape of a batch.
         steps: the number of steps.
-        rate: the peak of the learning rate, which rises in the first steps and then falls to 0.
+        rate: the peak learning rate. It is reached after the first steps; then the rate falls to 0.
     """
     adam, warmup = Adam(model.parameters()), min(100, steps // 10)
     for step in range(steps):

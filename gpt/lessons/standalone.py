@@ -83,7 +83,7 @@ def write_program(lesson: str, name: str) -> str:
 
 @torch.no_grad()
 def val_loss(model: nn.Module, ids: Tensor, T: int) -> float:
-    """Return the mean loss in nats of all `ids` (N,) but the first, in windows of `T`."""
+    """Predict all `ids` (N,) but the first, in windows of `T`; return the mean loss in nats."""
     losses = []
     for start in range(0, len(ids) - 1, T):
         window = ids[start : start + T + 1]

@@ -44,7 +44,7 @@ class Textbook(nn.Module):
 
 
 def with_weights_of(model: GPT) -> Textbook:
-    """Return a `Textbook` with the weights of `model`, which has the shipped config `classic`."""
+    """Return a `Textbook` with the weights of `model`. The config of `model` must be `classic`."""
     config = model.config
     book = Textbook(model.head.out_features, config.T, config.C, config.n_layer, config.n_head)
     book.load_state_dict(model.state_dict())

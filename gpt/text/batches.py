@@ -18,7 +18,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
-    """Draw `B` random windows of `T` ids as inputs, and the id after each input as its target.
+    """Return inputs and targets: `B` random windows of `T` ids, and the same windows one id later.
 
     The result depends only on the arguments. Windows are drawn in epochs: each epoch cuts the text
     at a random offset into consecutive windows, and draws each window once, in random order. With
@@ -49,7 +49,7 @@ def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -
     """Return the elements at `positions` of a random permutation of 0 to `n` - 1.
 
     The permutation is not stored. A Feistel network, with keys drawn from `source`, permutes the
-    numbers below a power of 4, which is `n` or more. A result is permuted again until it is below
+    numbers from 0 to 4^k - 1, where 4^k >= `n`. A result is permuted again until it is below
     `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections
     3 and 4).
     """

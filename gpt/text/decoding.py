@@ -164,8 +164,8 @@ def likely_encoding(sample: bytes) -> str | None:
 def _misfits(text: str) -> float:
     """Return the fraction of non-ASCII characters that indicate a wrong encoding.
 
-    These are symbols that are not in TYPOGRAPHIC, capitals after small letters, and non-Latin
-    letters (above U+024F) after ASCII letters.
+    These are capitals after small letters, non-Latin letters (above U+024F) after ASCII letters,
+    and symbols that are not in TYPOGRAPHIC.
     """
     pairs = [(before, c) for before, c in pairwise(f" {text} ") if c > "\x7f"]
     odd = sum(

@@ -11,8 +11,8 @@ BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on
 def visible(text: str) -> str:
     r"""Escape the characters of `text` that are not safe to print.
 
-    Control characters, such as ESC (`\x1b`), line separators, surrogates, and characters that
-    change the direction of writing are escaped. LF and tabs are kept.
+    Escape line separators, surrogates, characters that change the direction of writing, and
+    control characters such as ESC (`\x1b`). Keep LF and tabs.
     """
     return "".join(escaped(c) if c not in "\n\t" and _is_unsafe(c) else c for c in text)
 

@@ -77,7 +77,7 @@ class Source:
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents in order, without what is skipped."""
+        """Yield the documents in order; omit skipped files and records."""
         return (part for part in self.parts() if isinstance(part, Document))
 
     @cached_property

@@ -18,8 +18,8 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
     """Yield the files below the folder `start` that `globs` select, or `start` if it is a file.
 
     Files are sorted by path. Hidden files are ignored, and links are followed. Yield `Skipped` for
-    a file or folder already found by another path, so that a loop of links ends. Also skip broken
-    links, pipes, devices, and the folders of runs and sweeps, which training changes.
+    files and folders already found by another path (so a loop of links ends), broken links, pipes,
+    devices, and the folders of runs and sweeps, because training changes these folders.
     """
     seen = set[tuple[int, int]]()
     pending, depth = [start], len(start.parts)

@@ -188,9 +188,9 @@ def count(
 
 
 def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` after assigning its unknown id to all counted characters that it lacks.
+    """Return `vocabulary` with the unknown id assigned to all counted characters that it lacks.
 
-    If there are such characters but no unknown id, raise TextError about the text `name`.
+    If it lacks some and has no unknown id, raise TextError about the text `name`.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:

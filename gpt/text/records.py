@@ -179,9 +179,9 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 
 
 def _find_delimiter(line: str, column: str) -> str:
-    """Return the delimiter that splits the header `line` into names that include all of `column`.
+    """Return the delimiter that splits the header `line` so that it has all names in `column`.
 
-    If none of DELIMITERS does, return the one that gives the most names.
+    If none of DELIMITERS does this, return the one that gives the most names.
     """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
     fitting = (d for d, names in columns.items() if {*_split_column(column, names)} <= {*names})
@@ -189,7 +189,7 @@ def _find_delimiter(line: str, column: str) -> str:
 
 
 def _texts_of(record: Any, column: str) -> list[str]:
-    """Return the texts that `column` selects from `record`; raise BadRecord without the column."""
+    """Return the texts that `column` selects from `record`; raise BadRecord if this fails."""
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object", f"{record!r:.40}")
     texts = []

@@ -140,7 +140,7 @@ class _TextFiles:
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
-        """Add a file. If it is not text, skip it, or raise TextError if the user `named` it."""
+        """Add a file. If it is not text, skip it; raise TextError instead if `named` is True."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"
         if kind in ARCHIVES:
