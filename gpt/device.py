@@ -87,8 +87,8 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set the number of CPU threads that torch uses in the calling Python thread only.
 
-    torch.set_num_threads also changes the default for Python threads that start later. To restore
-    the previous default, a temporary thread calls torch.set_num_threads with it.
+    torch.set_num_threads also changes the default for Python threads that start later. Another call
+    of torch.set_num_threads, in a temporary thread, restores the previous default.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -135,7 +135,7 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
-    """Require deterministic kernels, also of cuBLAS, in a `with` block; then reset os.environ."""
+    """Require deterministic kernels, also of cuBLAS, in a `with` block; then restore os.environ."""
     # deterministic cuBLAS needs the first variable before CUDA starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -193,8 +193,8 @@ def compile_model(
     """Return a copy of `model` with compiled blocks; return `model` if `mode` does not compile.
 
     The copy shares the parameters of `model`. All blocks run the same compiled code. Each batch
-    shape has code of its own, because code for any shape is slower. If the compiler does not work
-    here and `mode` is `auto`, log a warning and return `model`.
+    shape is compiled separately, because code for variable shapes is slower. If the compiler does
+    not work here and `mode` is `auto`, log a warning and return `model`.
 
     Args:
         model: a model with the submodule `blocks`, a ModuleList.

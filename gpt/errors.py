@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join the first `most` of `names`; count the others: `a.txt, b.txt and 2 more`."""
+    """Join the first names, at most `most`, and count the others: `a.txt, b.txt and 2 more`."""
     others = len(names) - most
     return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
@@ -101,7 +101,7 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` on one line; if this has more than `longest` characters, omit its middle."""
+    """Return `text` on one line; if it is longer than `longest` characters, omit its middle."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

@@ -39,7 +39,7 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. By default, the val split of the run.
-        stride: the number of ids between the starts of two windows of the network, at most
+        stride: the number of ids from one window of the network to the next, at most
             `model.attention_window`. The network then predicts each id from at least
             `model.attention_window` - `stride` ids before it. Windows in which n-grams are counted
             start about every max(`stride`, `model.T` / 8) ids. By default, no windows overlap.

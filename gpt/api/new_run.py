@@ -45,7 +45,7 @@ class NewRun:
 
     @property
     def name(self) -> str:
-        """Default name: the stem of the first text or the config; `stdin` for `-`; else `run`."""
+        """Default name: file stem of the text (`stdin` for `-`), else of the config, else `run`."""
         text = self.text
         first = text if isinstance(text, str | Path) else text[0] if text else None
         named = first or (self.config if isinstance(self.config, str | Path) else "")

@@ -31,8 +31,8 @@ def resolve(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps` but not `train.plans`, other settings of the run's length
-    are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`.
+    If `settings` contain `train.steps` but not `train.plans`, the other settings of the run's
+    length are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`.
 
     Args:
         config: as for `gpt.train`.
@@ -77,7 +77,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Return numpy or torch values as lists or numbers, and others as an invalid value."""
+            """Convert a numpy or torch value to lists or numbers; mark others as unsupported."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

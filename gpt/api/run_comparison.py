@@ -120,9 +120,9 @@ def _log(path: Path) -> "ComparedRun":
 def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     """Score the best checkpoint of a run on its val split; also return hashes of the val text.
 
-    Two runs have the same val text if they share a hash. One hash is that of the whole text, from
-    the checkpoint, with `data.val_fraction` appended. Another is that of the val text, with unknown
-    characters replaced; it is left out if the text is missing.
+    Two runs have the same val text if they share a hash. One hash is that of the whole text (from
+    the checkpoint), with `data.val_fraction` appended. The other is that of the val text, with
+    unknown characters replaced. If the text is missing, there is no such hash.
     """
     with phase("loading the model"):
         from gpt.device import default_modes

@@ -35,14 +35,14 @@ def sweep(
     trained again. If a run fails, the others are still trained.
 
     Args:
-        config: as for `train`. Without it, settings are chosen for the text: once for all runs
-            that have the same text, time and model settings.
+        config: as for `train`. If it is None, settings are chosen for the text. Runs with the same
+            text, time and model settings share the choice.
         text: as for `train`.
         minutes: the time of each run.
         settings: as for `train`, but a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
-        seeds: the number of runs of each combination. Their seeds are consecutive numbers, from the
-            seed of the config on.
+        seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
+            where seed is the setting of the config.
         jobs: the number of runs to train at the same time. With `threads: auto`, a new sweep
             divides the threads of torch among them.
         init_from: as for `train`.

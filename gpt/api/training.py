@@ -49,16 +49,16 @@ def train(
       n-gram counts, `val_loss_network` is the loss without them. Ensembles add `val_loss_member_1`
       and so on. If `train.eval_characters` limits evaluations to a part of val, these names begin
       with `val_loss_part`; the last evaluation also has the losses of the whole val. With bytes
-      as ids, `val_loss_per_character` (nats per character) is added to `val_loss`
+      as ids, `val_loss` comes with `val_loss_per_character` (nats per character)
     - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
     - "plan", if minutes or `train.plans` are set: `steps`, the new number of steps of the whole run
 
     Args:
         config: a Config, a YAML file's path, or the name of a shipped config, such as `quickstart`.
-            By default, settings are chosen for the text and the time, which is 5 minutes unless
-            `minutes` is given. If `settings` contain `train.steps`, `train.init_from` or
-            `train.distill`, nothing is chosen, and the default settings are used.
+            By default, settings are chosen for the text and for `minutes` (default 5). If
+            `settings` contain `train.steps`, `train.plans`, `train.init_from` or `train.distill`,
+            nothing is chosen, and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
             `python-source` or `tinyshakespeare`. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and

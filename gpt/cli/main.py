@@ -112,7 +112,7 @@ def _set_up_streams() -> None:
 
 
 class _Unfailing:
-    """Stream that ignores write errors, so that training continues if its terminal is closed."""
+    """Stream that ignores write errors, so that training continues if the terminal is closed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

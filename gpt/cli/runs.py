@@ -86,7 +86,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in the largest of the units d, h, min and s that fits into it twice.
+    """Format an age in the largest unit (d, h, min or s) that fits into the age twice.
 
     >>> _age(47 * 3600), _age(48 * 3600)
     ('47 h', '2 d')

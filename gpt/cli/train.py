@@ -198,7 +198,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format why a run ended, its best val loss, and bits per character of the model and of xz."""
+    """Format a run's ending, its best val loss, and bits per character of the model and of xz."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"

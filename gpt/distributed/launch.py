@@ -1,7 +1,7 @@
 """Access to what torchrun provides: environment variables, a key-value store, and restarts.
 
-torchrun keeps the store when it restarts the processes (workers) that it started. torch is imported
-inside functions, because most commands do not need it.
+torchrun keeps the store when it restarts its processes, the workers. torch is imported inside
+functions, because most commands do not need it.
 """
 
 import itertools
@@ -42,10 +42,10 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a new training; return the folder of the run that it must resume, or None.
+    """Return the folder of the run that the next training must resume; None to start a new run.
 
-    If torchrun has restarted the workers, the n-th training of this process resumes the run of the
-    n-th training before the restart. Call this function once for each training.
+    If torchrun has restarted the workers, training number n of this process resumes the run of
+    training number n before the restart. Calls are counted, so make one call for each training.
     """
     global _trainings
     _trainings += 1

@@ -55,7 +55,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
         text: the ids that are predicted. If there are more than MAX_PREDICTED_IDS, only evenly
             spread parts of the text are predicted.
         vocabulary: the vocabulary of `train` and `text`.
-        order: the number of ids of context, reduced to at most `longest_context(V)`.
+        order: the number of ids of context, or `longest_context(len(vocabulary))` if that is lower.
     """
     model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
     order = model.order  # may be lower than requested
@@ -82,10 +82,10 @@ class ReferenceLoss:
 def reference_losses(
     train: Ids, text: Ids, vocabulary: Vocabulary, ids_per_character: float
 ) -> list[ReferenceLoss]:
-    """Return the losses of n-gram models and of the installed compressors, the lowest last.
+    """Return losses of n-gram models and installed compressors in nats per character, lowest last.
 
-    A compressor's loss is the number of nats by which the compressed train split grows if the text
-    is appended. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
+    A compressor's loss is computed from the growth of the compressed train split if the text is
+    appended. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
 
     Args:
         train: the ids of the train split.

@@ -32,7 +32,7 @@ class Group:
 
 
 class Breakdown:
-    """Sums of the losses on a text for each value of `property_`, one of the keys of LABELS."""
+    """Sums of the losses on a text for each value of `property_`, a key of LABELS."""
 
     def __init__(self, property_: str, ids: Ids, vocabulary: Vocabulary) -> None:
         self.property_, self.ids, self.vocabulary = property_, ids, vocabulary
@@ -62,7 +62,7 @@ class Breakdown:
     def groups(self) -> list[Group]:
         """Return a group for each label, sorted by the smallest value that has this label.
 
-        Several values can have the same label: all Latin letters have the label `Latin`.
+        Several values can have the same label: the code points of Latin letters have `Latin`.
         """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):

@@ -47,7 +47,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
 def spread_slices(length: int, most: int | None = None, part: int = SLICE_IDS) -> list[slice]:
     """Divide a text of `length` ids into consecutive slices of at most `part` ids.
 
-    If the text is longer than `most`, return evenly spread slices of at most `most` ids in total.
+    If `length` exceeds `most`, return evenly spread slices of at most `most` ids in total.
     """
     if most is None or length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
@@ -82,7 +82,7 @@ class Suspicion:
 class CountedText:
     """A text and the counts of its characters.
 
-    `ids` are the indices of the text's characters in `characters`, which are sorted and distinct.
+    `characters` are distinct and sorted. `ids` are the indices of the text's characters in them.
     """
 
     def __init__(self, ids: Ids, characters: str) -> None:
@@ -128,8 +128,8 @@ class CountedText:
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        LONGEST_MATCH characters of the next part are appended, because a match may begin in one
-        part and end in the next.
+        The text includes the first LONGEST_MATCH characters of the next part, because a match may
+        begin in one part and end in the next.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):
@@ -173,7 +173,7 @@ def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return a Suspicion for each of DETECTORS that finds a match in `text`, in their order."""
+    """Return a Suspicion for each detector that finds a match in `text`, in order of DETECTORS."""
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
@@ -192,7 +192,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _explained(matched: str) -> str:
-    """Describe `matched`: which text was wrongly decoded into it, or else its characters' names."""
+    """Return the text that was wrongly decoded into `matched`; else the names of its characters."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -1,9 +1,9 @@
 """Compare runs: rows of runs that differ only by seed, and the differences between rows.
 
 Each row is a configuration, trained with one or more seeds. The difference of two rows' mean losses
-has two intervals. One estimates, from blocks of the text, by how much the difference would vary on
-other text of the same kind. The other estimates, by Welch's method, by how much it would vary with
-other seeds; it needs two or more seeds in each row.
+has two confidence intervals. The first is for other text of the same kind: it is computed from
+losses on blocks of the text. The second is for other seeds: it is computed by Welch's method, and
+needs two or more seeds in each row.
 """
 
 import json
@@ -72,7 +72,7 @@ class RowDifference:
 
     `seeds_needed` estimates how many seeds each row must have so that the interval `seeds` excludes
     zero with probability 0.8. It is None if that interval already excludes zero, if the variance
-    over seeds is unknown, or if the mean losses or all settings are equal.
+    over seeds is unknown, if the mean losses are equal, or if all settings are equal.
     """
 
     row: int  # number of the row

@@ -66,13 +66,13 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: |probability - accuracy| of bins, weighted by their size."""
+        """Expected calibration error: mean |probability - accuracy| of bins, weighted by `ids`."""
         ids, p, hits = self._sums.T
         return float(np.abs(p - hits).sum() / ids.sum())
 
 
 class Surprise:
-    """Loss of each of the first MAX_SURPRISES ids of a text, and the ids that were likely there.
+    """Losses of the first MAX_SURPRISES ids of a text, and the likeliest ids at their positions.
 
     The numbers are stored as small integers; they are 0 for the first id, which is not predicted.
     """
@@ -149,7 +149,7 @@ def evaluate_text(
         mixture: n-gram counts to mix with the network's predictions; None for the network alone.
         stride: see `score_text`.
         by: the properties by which to break the loss down, keys of LABELS.
-        surprise: whether to report the loss and the likely characters at each id.
+        surprise: whether to report losses and likely ids at the first MAX_SURPRISES positions.
 
     Raises:
         UsageError: `stride` or an element of `by` is wrong.

@@ -205,16 +205,16 @@ def value_norms(model: GPT, ids: Tensor) -> Tensor:
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
-    """Return the mean attention weight (...) on the previous character; NaN if T is 1.
+    """Return the mean attention to the previous character, shape (...); NaN if T is 1.
 
-    `weights` are (..., T, T). A head with a high score and an induction head in a later layer copy
-    text together: after [A][B] ... [A] they predict [B] (arXiv:2209.11895).
+    `weights` are (..., T, T). An induction head uses a head with a high score in an earlier layer:
+    after [A][B] ... [A], the two heads together predict [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight (...) of a character on the one after its previous occurrence.
+    """Return the mean attention to what followed the query's first occurrence, shape (...).
 
     `weights` (..., 2 n, 2 n) are for a sequence of n distinct characters that is written twice. The
     mean is over the weights of query position n + i on key position i + 1, for i from 0 to n - 1.
@@ -263,8 +263,8 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
     """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
     The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
-    lens", nostalgebraist, LessWrong 2020). `unknown`, in nats from `unknown_costs`, is added to the
-    T - 1 losses.
+    lens", nostalgebraist, LessWrong 2020). `unknown` (in nats, from `unknown_costs`) is added to
+    the T - 1 losses.
     """
     _, streams = run_with_streams(model, ids)
     return _lens_of((model.head(model.norm(x)).float() for x in streams), ids, unknown)
@@ -276,7 +276,7 @@ def analyze_counts(
 ) -> CountsAnalysis:
     """Predict `ids` (T,) by n-gram counts alone, and by the mixture of counts and network.
 
-    `unknown`, in nats from `unknown_costs`, is added to the T - 1 losses.
+    `unknown` (in nats, from `unknown_costs`) is added to the T - 1 losses.
     """
     logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
     network = logits[0].log_softmax(-1).cpu().numpy()

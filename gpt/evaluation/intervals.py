@@ -1,9 +1,9 @@
 """Confidence intervals of a loss on a text, and of a difference of losses.
 
-The losses of neighbouring characters are correlated, so deviation / sqrt(n) is far less than the
-error of their mean. Therefore, a text is divided into blocks. A bootstrap that draws blocks with
-replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for general
-stationary observations"). Student's t distribution gives the interval of a difference.
+The losses of neighbouring characters are correlated. The error of their mean is therefore far
+larger than that of independent losses. A text is divided into blocks. A bootstrap that draws blocks
+with replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for
+general stationary observations"). Student's t distribution gives the interval of a difference.
 """
 
 import math
@@ -85,9 +85,9 @@ class BlockSums:
     def interval(self, factor: float = 1.0) -> Interval | None:
         """Return the interval of `factor` times the mean loss; None for fewer than two blocks.
 
-        Its ends are the quantiles p and 1 - p of the bootstrap means. For n blocks, p is
-        Phi(-t sqrt(n / (n - 1))), where Phi is the normal distribution function, and t is
-        `student_quantile(n - 1)` (arXiv:1411.5279, section 4.3). p = 2.5 % would be too narrow.
+        The ends are the quantiles p and 1 - p of the bootstrap means. Let n be the number of
+        blocks, t = student_quantile(n - 1), and Phi the normal distribution function. Then p is
+        Phi(-t sqrt(n / (n - 1))) (arXiv:1411.5279, section 4.3); 2.5 % would be too large.
         """
         n = len(self.sums)
         if n < 2:
@@ -102,7 +102,7 @@ class BlockSums:
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
     """Return the interval of mean(b - a), for losses of the same blocks of a text.
 
-    It equals that of scipy's `ttest_rel`.
+    The result equals that of scipy's `ttest_rel`.
     """
     differences = [y - x for x, y in zip(a, b, strict=True)]
     n = len(differences)
@@ -112,7 +112,7 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
     """Return the interval of mean(b) - mean(a), for two or more values of each.
 
-    It equals that of scipy's `ttest_ind(equal_var=False)`.
+    The result equals that of scipy's `ttest_ind(equal_var=False)`.
     """
     parts = [variance(values) / len(values) for values in (a, b)]  # squared standard errors
     scaled = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
@@ -150,7 +150,7 @@ def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
 def seeds_needed(difference: float, variances: float) -> int:
     """Return how many seeds each of two configs needs to show a `difference` of mean losses.
 
-    With this number, a t test shows the difference with probability POWER. It is computed by the
+    With this number, a t test shows the difference with probability POWER. The formula is the
     normal approximation with Guenther's correction (1981, "Sample size formulas for normal theory t
     tests"). `variances` is the sum of both configs' variances of the loss over seeds.
     """

@@ -77,8 +77,8 @@ def evaluate_each(
     Args:
         model: the model, which is set to evaluation mode.
         ids: at least two ids.
-        vocabulary: the vocabulary of `ids`, used to divide the probability of the unknown id
-            equally among its characters; None if there is no unknown id.
+        vocabulary: the vocabulary of `ids`; None if it has no unknown id. The probability of that
+            id is divided equally among the characters that share it.
         mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
@@ -136,7 +136,7 @@ def evaluate_each(
 
 
 def timed_ids(T: int, device: torch.device) -> int:
-    """Return on how many ids to time `evaluate`, which scores them in windows of `T` ids."""
+    """Return how many ids to score, in windows of `T` ids, to measure the speed of `evaluate`."""
     if device.type == "cpu":
         return max(EVAL_CHARACTERS, T) * torch.get_num_threads()
     return max(ACCELERATOR_EVAL_CHARACTERS, T)
@@ -161,7 +161,7 @@ def map_windows(
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the nats to add to the loss of each id: log k if k characters share the id, else 0."""
+    """Return nats to add to each id's loss: log k for the unknown id of k characters, else 0."""
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 
@@ -191,12 +191,12 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` to score, preceded by the last id of its first character."""
+    """Return the last id of the first character of `text` as context, then the ids to score."""
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val to score, preceded by the last id of its first character."""
+    """Return the last id of the first character of val as context, then the ids to score."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

@@ -125,7 +125,7 @@ def _recall(
     continuation: int,
     mixture: Mixture | None,
 ) -> Recall:
-    """Measure how well the model continues evenly spread prefixes of `prefix` ids in `ids`."""
+    """Measure how well the model continues evenly spread parts of `ids`, given `prefix` ids."""
     length = prefix + continuation
     losses, exact = [], []
     for part in spread_slices(len(ids), EXCERPTS * length, length):
@@ -182,7 +182,7 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> tuple[dict[int, float], Ids
 
 
 def _copied(text: Ids, pieces: Sequence[Ids], n: int) -> tuple[float, Ids]:
-    """Return the fraction of substrings of `n` ids that occur in `text`, and one that occurs."""
+    """Return the fraction of substrings of `n` ids that `text` contains, and one of these."""
     hashes = np.concatenate([_hashes(piece, n) for piece in pieces])
     distinct, numbers = np.unique(hashes, return_inverse=True)
     begins = np.zeros(2**20, bool)  # for each value of 20 bits, whether a hash begins with it

@@ -62,7 +62,7 @@ def score_text(
         model: the network, which is set to evaluation mode.
         ids: the text, at least two ids.
         vocabulary: the vocabulary of `ids`. The probability of the unknown id is divided equally
-            among its characters.
+            among the characters that share it.
         mixture: n-gram counts to mix with the network's predictions.
         stride: number of ids from one input of the network to the next; None without overlap.
         k: the number of likely ids to return, reduced to V if it is larger.
@@ -108,7 +108,7 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
         member: the network.
         x: (B, W) windows, which may exceed the network's context.
         n: the number of ids after which to predict; W if `stride` is None.
-        stride: number of ids from one input of the network to the next; None to use `segmented`.
+        stride: number of ids from one input of the network to the next; None without overlap.
     """
     if stride is None:
         return segmented(member, x)
@@ -125,9 +125,9 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
     """Return the number of ids from one window of `T` ids to the next, in `score_text`.
 
-    Without a `mixture`, this is `stride`. With one, n-grams are counted in each window, which would
-    be slow for many windows. Therefore, the result is T / COUNTED_AGAIN, rounded down to a multiple
-    of `stride`, but at least `stride`.
+    Without a `mixture`, return `stride`. With one, n-grams are counted in each window, so many
+    windows would be slow. Therefore, return T / COUNTED_AGAIN, rounded down to a multiple of
+    `stride`, but at least `stride`.
     """
     if stride is None or mixture is None:
         return stride
