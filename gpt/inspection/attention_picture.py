@@ -40,9 +40,9 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     several characters if there is no room for a label per character.
 
     Args:
-        attention: the weights to draw. If it is an AttentionAnalysis, the masked half of each map
-            contains the increase of the loss without the head, and the head's scores (`previous`
-            and `induction`).
+        attention: the weights to draw. If it is an AttentionAnalysis, the empty half of each map
+            also shows how much the loss rises without the head, and the scores `previous` and
+            `induction` of the head.
         text: the characters of the text, or the names of its bytes.
         title: the title of the picture.
     """

@@ -25,8 +25,8 @@ def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
     The runs in a row of the comparison differ only by seed. A line shows the mean loss of these
-    runs, and a band the range from their lowest loss to their highest. Losses between two
-    evaluations of a run are interpolated linearly.
+    runs. A band reaches from their lowest loss to their highest. Losses between two evaluations
+    of a run are interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]

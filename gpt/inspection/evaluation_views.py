@@ -40,7 +40,7 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 def report_tables(report: EvaluationReport) -> list[PlainTable]:
     """Return the tables of `report`: calibration, memorisation, and the loss by each property.
 
-    Characters are sorted by their part of the loss, the largest first.
+    In the table of characters, the rows are sorted by their part of the loss, the largest first.
     """
     bins = report.calibration
     tables: list[PlainTable] = [

@@ -22,11 +22,11 @@ def render_page(
     """Render the template `name` as an HTML file that includes its style and its scripts.
 
     jinja2 escapes all values, so that a text cannot become markup. The content security policy of
-    the page allows only this style and these scripts.
+    the page allows no other style or script.
 
     Args:
-        name: the name of the files `name`.html, the template, and `name`.css, its style.
-        folder: the folder of these files and of the scripts.
+        name: the name of the template `name`.html. Its style is in the file `name`.css.
+        folder: the folder of the template, the style and the scripts.
         scripts: the file names of the scripts, in the order in which they run.
         values: the variables of the template.
     """

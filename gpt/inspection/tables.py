@@ -32,7 +32,7 @@ def render_table(
         align: one letter for each column: "l" for left or "r" for right.
         width: the width of the terminal in columns. With None, lines may have any length.
         drop: the titles of columns to leave out, in this order, until the table fits `width`. A
-            last line names those that were left out. Titles not in `heading` are ignored.
+            last line names the columns left out. Titles not in `heading` are ignored.
     """
     from rich.cells import cell_len
 
@@ -62,8 +62,8 @@ def make_table(
         heading: the titles of the columns. If all are empty, the heading is hidden.
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
-        width: the width of the terminal in columns. If it is set, long cells are cut, and the
-            table fills the width if its last column is left-aligned.
+        width: the width of the terminal in columns. If it is set, long cells are cut. A table
+            whose last column is left-aligned then fills the width.
     """
     from rich.table import Table
 

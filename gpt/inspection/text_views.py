@@ -87,7 +87,7 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
 def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
     """Return a table for the rare characters, and one for each kind of suspicious characters.
 
-    A table is a tuple: a caption, the number of distinct strings found, at most MAX_FINDINGS rows.
+    A table is (caption, number of distinct strings found, rows); it has at most MAX_FINDINGS rows.
     """
     kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
     for each in report.suspicious:

@@ -122,7 +122,7 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def on_one_process(self, config: Config, members: int = 1) -> Config:
-        """Return `config` with one process's part of the batch, and `members` ensemble members."""
+        """Return `config` with the batch size of one process, and `members` ensemble members."""
         share = -(-config.train.batch_size // self.ranks.size)
         return config.changed(train={"batch_size": share}, model={"ensemble": members})
 

@@ -53,7 +53,7 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
         predictions, inputs, targets = _sample(experts, val, model.T)
 
         def score(half: int) -> float:
-            """Fit a gate to every second id from `half` on; sum the losses of the other ids."""
+            """Fit a gate to every second id from `half` on; return the other ids' summed loss."""
             fitted, scored = slice(half, None, 2), slice(1 - half, None, 2)
             epochs = -(-GATE_STEPS // -(-len(targets[fitted]) // BATCH))
             gate = fit_gate(predictions[fitted], inputs[fitted], targets[fitted], SEED, epochs)
@@ -67,11 +67,11 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
 
 
 def _sample(experts: Experts, ids: Ids, T: int) -> tuple[Tensor, Floats, Tensor]:
-    """Predict a sample of `ids`: evenly spread blocks in windows of `T` ids.
+    """Cut windows of `T` ids from `ids`, and predict evenly spread blocks of each window.
 
     Returns:
-        Log-probabilities (n, E + 1, V) of the E `experts` and of the uniform distribution, the F
-        inputs of the gate (n, F), and the target ids (n,), for n ids of the sample.
+        For n predicted ids: log-probabilities (n, E + 1, V) by the E `experts` and by a uniform
+        distribution; the inputs of the gate (n, F); the target ids (n,).
     """
     V = experts.counts.V
     n = max(2, min(SAMPLED_IDS, MAX_NUMBERS // (experts.size * V)))

@@ -64,7 +64,7 @@ def measure_difficulty(
         corpus: the text.
         T: the attention window in ids.
         base: the config that sets the device and the threads.
-        minutes: the time for the whole command, which limits the pilot's characters.
+        minutes: the time for the whole command. It limits the pilot's characters.
         before_each: called before each step. An exception that it raises ends the pilot.
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself. Then the pilot gets heads that can copy.

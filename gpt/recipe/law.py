@@ -6,8 +6,8 @@ law predicts by how much the val loss of another run is lower or higher:
     loss = pilot loss + excess(run) - excess(pilot)
     excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
 
-N stands for layers and for channels (one term each), and D for the characters seen, as in Hoffmann
-et al. (arXiv:2203.15556). N0 is the pilot's N; D0 is REFERENCE_CHARACTERS. A, B, a, b are fitted.
+There is one term with N for the layers, and one for the channels. D is the number of characters
+seen, as in Hoffmann et al. (arXiv:2203.15556). N0 is the pilot's N. D0 is REFERENCE_CHARACTERS.
 Unlike in that paper, A grows with D, because a large model gains little in a short run.
 
 - `slope` is how fast losses fall on a text, estimated from the pilot's progress. It is 1 on a
@@ -24,7 +24,7 @@ A run with n-gram counts mixes their predictions with the network's. Its loss is
 
     mixed = -MIXING log(exp(-loss / MIXING) + exp(-counts / MIXING))
 
-scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the accuracy. In this
+scripts/law/fit.py fits A, B, a, b and more; scripts/experiments.md reports the accuracy. In this
 module, `choice` is the run, `text` has the results of the pilot, and losses are in nats per id.
 """
 
@@ -152,7 +152,7 @@ def _excess(
 def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float:
     """Return the predicted val loss of a network mixed with n-gram counts.
 
-    `loss` is the val loss of the network alone, `counts_loss` that of counts alone (may be inf).
+    `loss` is the val loss of the network alone. `counts_loss` is that of counts alone (may be inf).
     """
     gained = mixing * math.log1p(math.exp(-abs(loss - counts_loss) / mixing))
     return max(min(loss, counts_loss) - gained, 0.0)
@@ -200,10 +200,10 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
-    A run is trusted if it is at most MAX_OUTSIDE times as long and as large as the runs of the fit,
-    or no longer than a compute-optimal run. Beyond both limits, the law would choose small models
-    that see far too many characters. The second limit applies to an ensemble only if each
-    member sees the whole text; before that, one larger model learns more.
+    A run is trusted if it is at most MAX_OUTSIDE times as long and as large as the runs of the fit.
+    It is also trusted if it is no longer than a compute-optimal run. Then each ensemble member must
+    see the whole text, because one larger model learns more from a part of it. Without these
+    limits, the law would choose small models that see far too many characters.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)

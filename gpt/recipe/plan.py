@@ -221,11 +221,11 @@ def _measure_text(
     """Train the pilot, a small model, and measure n-gram counts alone; return their results.
 
     Args:
-        chooser: the chooser of the run, which contains the text.
+        chooser: contains the text, and the time for the whole command.
         config: the settings of the counts.
         val: the ids of the val split to predict.
         pace: the speed of the pilot.
-        remaining_s: the remaining seconds of the run; the measurements take a small part of them.
+        remaining_s: remaining seconds of the whole command. Measurements take a part of them.
         check_stop: called before each step of the pilot.
     """
     corpus, repeats = chooser.corpus, chooser.offsets_keys

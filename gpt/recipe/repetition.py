@@ -1,7 +1,7 @@
-"""Measure how much of a text repeats earlier text, which a model can learn to copy.
+"""Measure how much of a text repeats earlier text. A model can learn to copy such text.
 
-An id is repeated if the `context` ids before it also occur earlier in the same window, and if their
-latest earlier occurrence is followed by the same id. An induction head predicts such ids
+An id is repeated if the `context` ids before it also occur earlier in the same window, and if this
+id also follows their latest earlier occurrence. An induction head predicts such ids
 (arXiv:2209.11895, "prefix matching").
 """
 
@@ -26,17 +26,17 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than MUCH_REPEATED of the val ids, in windows of `T`, are repeated."""
+    """Return whether the fraction of repeated val ids, in windows of `T`, exceeds MUCH_REPEATED."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return a `context`, in ids, that suits the text; see the top of this file.
+    """Return the number of ids to use as `context` for the text; see the top of this file.
 
-    It is as long as CONTEXT_CHARACTERS characters, or longer if a context of this length often
-    occurs again by chance. It has at most T / 2 ids. In windows of `T` ids, n ids occur again by
-    chance with probability about T / exp(n H), where H is the entropy of an id in nats. At most
-    1 / CHANCE_WINDOWS is accepted.
+    This is the length of CONTEXT_CHARACTERS characters, or more if so few ids often occur again by
+    chance, but at most T / 2. In a window of `T` ids, n given ids occur again by chance with a
+    probability of about T / exp(n H), where H is the entropy of an id in nats. The context is
+    long enough if this probability is at most 1 / CHANCE_WINDOWS.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])

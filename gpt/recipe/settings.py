@@ -1,9 +1,9 @@
 """Derive all settings of a run from its shape, number of characters and token dropout.
 
 chooser.py chooses these three for the lowest val loss that law.py predicts. Token dropout sets the
-embeddings of random input characters to zero. T is the attention window in ids, V the size of the
-vocabulary, and `batch_size` the number of windows in a step, if the user has set it.
-`shortest_split` is the number of ids of train or of val, whichever is shorter.
+embeddings of random input characters to zero. T is the attention window in ids. V is the size of
+the vocabulary. `batch_size` is the number of windows in a step; None if the user has not set it.
+`shortest_split` is the number of ids in the shorter of the splits train and val.
 
 The configs `shakespeare_fast` and `shakespeare_cpu` nearly follow these rules, for runs of 0.14 M
 and 3.7 M characters.
@@ -78,7 +78,7 @@ def with_counts(config: Config, shortest_split: int, V: int) -> Config:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters per step for a run of `characters` characters.
 
-    Without `batch_size`, it is a power of two, or T if that is larger. It grows with the square
+    Without `batch_size`, this is a power of two, or T if that is larger. It grows with the square
     root of `characters`: in a short run, more steps help more than larger ones (arXiv:1812.06162;
     scripts/experiments.md).
     """

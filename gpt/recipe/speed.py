@@ -47,8 +47,8 @@ class Speed:
     """Measured paces of some configs, and predictions for other configs.
 
     Paces are interpolated by the number of operations per character. On an accelerator, launching
-    the kernels of a step can take longer than computing them. The seconds of a training step are
-    then fitted as a + b * layers + c * operations.
+    the kernels of a step can take longer than computing them. There, the seconds of a training
+    step are fitted as a + b * layers + c * operations.
     """
 
     V: int  # size of the vocabulary
@@ -115,8 +115,8 @@ def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
 def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
-    Operations are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
-    product, and 6 T (key size + value size) for each head (T: attention window; no causal mask).
+    Count 6 for each weight of a matrix product, and 6 x attention window x (key size + value size)
+    for each head, as for PaLM (arXiv:2204.02311, appendix B). Ignore the causal mask.
     """
     both = model.n_head * (model.head_size + model.value_size)
     layer = model.C * (2 * both + 8 * model.C) + model.attention_window * both
@@ -167,7 +167,7 @@ def _step_seconds(
 ) -> list[float]:
     """Return the median seconds per step of each model.
 
-    Model i starts at step `first_steps[i]`. Each timed period has `together` steps.
+    Model i starts at step `first_steps[i]`. Each measurement times `together` steps.
     """
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (

@@ -103,7 +103,7 @@ def run_sweep(
             Default: the number in the sweep that is resumed, or 1.
         overwrite: replace the sweep in `folder`.
         should_stop: returns whether to stop; see `gpt.api.train`.
-        on_event: called with each event of `gpt.api.train`, plus the key `run`, the run's name.
+        on_event: called with each event of `gpt.api.train`. Its key `run` is the run's name.
             It is not called if several runs train at once, because they use other processes.
 
     Raises:
@@ -192,7 +192,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with its unset settings set by `choose`. `chosen` is a cache."""
+    """Return `config` with its unset settings set by `choose`. `chosen` caches the results."""
     own = {  # settings that do not affect the choice of the model
         key: value
         for key, value in run.values.items()

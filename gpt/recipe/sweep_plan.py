@@ -38,7 +38,7 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
     """Return all combinations of the values of the settings in `changes`. The last varies fastest.
 
     A setting has several values if its text has commas or is a YAML list, unless the setting
-    accepts the whole as one value. `train.learning_rate=1e-3,2e-3` has two values.
+    accepts the whole text as one value. `train.learning_rate=1e-3,2e-3` has two values.
     `data.include=["*.md", "*.txt"]` and a file named `a,b` are single values.
 
     Raises:
@@ -83,7 +83,7 @@ def check_count(runs: int) -> None:
 
 
 def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values, as typed, if `change` sets `key` to several; else None."""
+    """Return the values as typed if `change` sets `key` to several values, else None."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None

@@ -1,4 +1,4 @@
-"""Train a run by a `gpt train` command, so that several runs can train in several processes.
+"""Train a run by a `gpt train` command, so that several runs can train at once.
 
 Like any other run, such a run can be resumed by `gpt train --resume RUN` after a kill.
 """

@@ -15,7 +15,7 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
 
     Bytes are better for a text of many distinct characters in two cases:
 
-    - New characters keep occurring. Train lacks characters of val, but hardly any of its bytes.
+    - New characters keep occurring. Some characters of val are not in train, but their bytes are.
     - Nearly all characters have one byte. With only 256 ids, longer n-grams can be counted.
     """
     if len(corpus.vocabulary) < MANY_IDS:

@@ -24,7 +24,7 @@ class EnsembleStep:
     """Updates all members of an ensemble; has the same methods as TrainStep.
 
     Member m gets, bit for bit, the weights of a single model that is trained with the seed
-    `member_seed(seed, m)` on `threads_each` threads.
+    `member_seed(seed, m)` and the number of threads that `threads_each` returns.
 
     If `supports_threads` returns true, the members train at the same time and divide the CPU
     threads; a member can be one step ahead of another. Otherwise, they train one after another.
@@ -69,7 +69,7 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m; if `side_by_side`, return while the calls run."""
+        """Call `work(m)` for each member m; if `self.side_by_side`, do not wait for the calls."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:

@@ -30,9 +30,9 @@ def read_results(
     """Wait for the results of the last steps, and count skipped steps.
 
     Args:
-        update: the model and its optimizers, which made the steps.
-        unread: the results of the newest steps, the last of which is `step`.
-        step: number of steps done.
+        update: the TrainStep or EnsembleStep that made the steps.
+        unread: the results of the newest steps, oldest first.
+        step: number of steps done, including those in `unread`.
         progress: counts the skipped steps in a row.
         on_skip: called with the number of each skipped step, and the reason.
 
@@ -66,7 +66,7 @@ def restore_last(
     Args:
         context: the settings, text and folder of the run.
         update: the model and its optimizers, to restore.
-        schedule: the schedule of the run, whose `scale` is halved.
+        schedule: the schedule of the run. Its `scale` is halved.
         reason: why the run rolls back, for the error message.
 
     Returns:

@@ -58,7 +58,7 @@ def estimate(
         clock: returns the seconds since the command began; by default, since this call.
 
     Returns:
-        The config, with the number of steps that fit into `train.minutes`, and the estimate.
+        The config and the estimate. With `train.minutes`, the config has as many steps as fit.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)

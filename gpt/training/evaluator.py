@@ -54,11 +54,11 @@ class Progress:
         return is_best
 
     def choose(self, step: int) -> None:
-        """Make `step`, whose loss was the last one recorded, the best step."""
+        """Set the best step to `step`, and the best loss to the loss that was recorded last."""
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return the reason for an early stop that `train` requires; an empty string if none."""
+        """Return why `train` requires an early stop; an empty string if it does not."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} has reached train.stop_at_val_loss {target}"
@@ -144,7 +144,7 @@ class Evaluator:
         return Evaluation(losses, self.is_best, warning, sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
-        """Return the result of a run that ended at `step`; this call trained for `seconds`."""
+        """Return the result of a run that ended at `step`, `seconds` after its start or resume."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         return Outcome(

@@ -1,8 +1,8 @@
 """Fit the gate, a small MLP that weights n-gram counts against the network, on unseen text.
 
 A part in the middle of the train split is held out: the network does not train on it. The gate is
-fitted on this part, with n-gram counts of the rest. On text that the network has trained on, the
-network predicts too well, so the gate would trust the network too much.
+fitted on this part, with n-gram counts of the other ids. On text that the network has trained on,
+the network predicts too well, so the gate would trust the network too much.
 
 Why the middle? The end is often about the same things as val, so a network that does not train on
 the end predicts val far worse. The start can differ from val, for example in a sorted list.
@@ -107,7 +107,7 @@ class GateFit:
         return mixture
 
     def _fit(self, network_log_p: Tensor, size: int, features: Floats, epochs: int) -> Gate:
-        """Fit a gate for the first `size` experts and the network, from `network_log_p`, (n, V)."""
+        """Fit a gate for the first `size` experts and the network; `network_log_p` is (n, V)."""
         log_p = self.log_probabilities[:, :size]
         inputs = gate_inputs(log_p.numpy(), features, network_log_p.cpu().numpy())
         # On a CPU, the operations are too small to share among threads.
@@ -123,8 +123,8 @@ def fit_gate(
     """Fit a gate that minimises the loss of the mixed predictions on `targets`.
 
     Args:
-        log_probabilities: (n, E + 1, V), of E experts and then the network. Their device is used.
-        inputs: (n, F + E + 1) inputs of the gate, from `gate_inputs`.
+        log_probabilities: (n, E + 1, V): E experts, then the network. The fit uses their device.
+        inputs: the result of `gate_inputs`, (n, F + E + 1).
         targets: the ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
         epochs: passes over the targets.

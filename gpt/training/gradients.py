@@ -54,7 +54,7 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what the ids `x` and targets `y`, (B, T), add to the mean loss of the batch."""
+        """Return the summed loss on `x`, `y`, (B, T), divided by the number of ids in the batch."""
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)
@@ -72,7 +72,7 @@ class Backward:
             x: the input ids of a micro-batch, (B, T).
             y: the target ids, (B, T).
             scale: factor of the gradients, ().
-            last: whether this is the step's last micro-batch, after which DDP averages gradients.
+            last: whether this is the step's last micro-batch. DDP averages gradients after it.
         """
         B, T = x.shape
         count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
@@ -118,7 +118,7 @@ def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
     """Return whether to compute the head and the loss of `V` ids by `linear_cross_entropy`.
 
     This is impossible with DDP, which wraps the whole forward pass. It is also impossible with a
-    teacher, which the caller must check.
+    teacher, but this function does not check for one.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 
@@ -126,8 +126,8 @@ def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
 def supports_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether several CPU threads can run forward and backward passes at the same time.
 
-    They cannot with dropout, as its masks are drawn from one generator; with torch.compile, which
-    does not support several threads; and with DDP, which handles the gradients of one thread only.
+    Dropout prevents this, because its masks are drawn from one generator. torch.compile does not
+    support several threads. DDP handles the gradients of one thread only.
     """
     one_only = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not one_only

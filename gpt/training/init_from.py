@@ -30,8 +30,8 @@ def initial_model(
 ) -> tuple[LanguageModel, dict[str, str | int]]:
     """Return the model of step 0, and the provenance of its weights.
 
-    New weights have an empty provenance. Weights of the run `train.init_from` have the path and
-    step of that run, and their SHA-256.
+    The provenance of new weights is empty. For weights of the run `train.init_from`, it contains
+    the path of that run, the step, and the SHA-256 of the weights.
     """
     if config.train.init_from is None:
         return make_model(config.model, len(vocabulary), config.seed).to(device), {}

@@ -34,7 +34,7 @@ class RunContext:
 
     @property
     def network_ids(self) -> Ids:
-        """Ids that the network trains on: the train split, less the ids held out by `gate_fit`."""
+        """Ids that the network trains on: the train split without what `gate_fit` holds out."""
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
@@ -50,7 +50,7 @@ class RunContext:
 
     @property
     def name(self) -> str:
-        """The run's folder, as messages show it: relative to the working folder if it is inside."""
+        """The run's folder for messages: a relative path if it is inside the working folder."""
         return str(from_here(self.folder))
 
 

@@ -45,7 +45,7 @@ class Schedule:
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """Plan at `step` that the whole run has `steps` steps; discard plans of later steps."""
+        """At `step`, plan `steps` steps for the whole run; discard plans made from `step` on."""
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
@@ -87,7 +87,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of steps from `step` on with windows of `train.first_window` ids."""
+        """Return the fraction of steps with short windows (`train.first_window`) from `step` on."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
@@ -121,7 +121,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans made up to `step` in the phase of `step`, oldest first."""
+        """Return the plans of the phase that contains `step`, up to `step`, oldest first."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:

@@ -78,8 +78,8 @@ class TrainStep:
         """Update the weights with the batch of `step`, if the loss and the gradient are finite.
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. On
-        an accelerator, the call can return before they are computed. Exceptions are float16, and
-        MPS, where torch's AdamW cannot skip an update. Raise TrainingError if memory runs out.
+        an accelerator, the call can return before they are computed, except in float16 and on MPS.
+        (On MPS, torch's AdamW cannot skip an update.) Raise TrainingError if memory runs out.
         """
         # 1. forward and backward
         loss = self.forward_and_backward(step)

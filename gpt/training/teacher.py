@@ -33,7 +33,7 @@ class Teacher:
         """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
         Each is a weighted mean of the teacher's prediction and the true id. Token dropout can mask
-        ids in `x`, so the teacher takes all ids but the first of each window from `y`.
+        ids in `x`, so the teacher reads them from `y`, except the first id of each window.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
         targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)

@@ -159,8 +159,8 @@ class TimeBudget:
     def first_end(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the whole run can have; raise UsageError if no further step fits.
 
-        A new run with n-gram counts may exceed `train.minutes` by up to the fraction MAX_OVERRUN
-        to take one step. Counts predict well, even if the network hardly trains.
+        A new run with n-gram counts takes one step even if it then exceeds `train.minutes` by a
+        fraction of up to MAX_OVERRUN. Counts predict well, even if the network hardly trains.
         """
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s

@@ -144,7 +144,7 @@ class Trainer:
     def evaluate(self) -> None:
         """If an evaluation is due, compute the val loss and draw a sample.
 
-        If a stop is requested meanwhile, leave the evaluation to the next resume.
+        If a stop is requested meanwhile, the next resume repeats the evaluation.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return

@@ -44,7 +44,7 @@ class ProgressBar(Callback):
         self._bar.total = steps
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the newest metrics on the bar; log them, too, if `metrics` has a val loss."""
+        """Show the newest metrics on the bar. If `metrics` has a val loss, also log the losses."""
         self._latest |= metrics
         if "val_loss" in metrics:  # in the last evaluation, do not show losses on a part of val
             self._latest = {k: x for k, x in self._latest.items() if "val_loss_part" not in k}
@@ -84,7 +84,7 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm bar: in a notebook, a widget; elsewhere, hidden if stderr is no terminal."""
+    """Return a tqdm bar: a widget in a notebook, else a line, hidden if stderr is no terminal."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar

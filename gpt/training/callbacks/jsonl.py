@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile(Callback):
-    """Appends metrics, plans and notices to `metrics.jsonl`.
+    """Appends metrics, notices and new numbers of steps to `metrics.jsonl`.
 
-    Each record contains the seconds of training over all resumes, which `elapsed_s` returns.
+    Each record contains the result of `elapsed_s`: the seconds of training, over all resumes.
     """
 
     def __init__(self, path: Path, elapsed_s: Callable[[], float]) -> None:
@@ -70,7 +70,7 @@ class AppendOnlyFile:
 def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
     """Delete damaged lines, and all records after `step`, the step at which a run resumes.
 
-    If `pending`, also delete the metrics of `step`: the repeated evaluation writes them again.
+    If `pending`, the evaluation of `step` will be repeated: delete the metrics of `step`, too.
     """
 
     def kept() -> Iterator[bytes]:

@@ -61,7 +61,7 @@ class TensorBoard(Callback):
         """Open a new event file.
 
         `next_step` is None for a new run. After a resume or a rollback, it is the step of the first
-        new event; TensorBoard then ignores this and later steps in older event files.
+        new event. TensorBoard then ignores older event files from this step on.
         """
         self.context = context
         self.samples = SampleTable(context.folder, next_step)
@@ -74,8 +74,8 @@ class TensorBoard(Callback):
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
-        If evaluations score only a part of the val split, omit the final loss on the whole split,
-        which would not fit the curve. The HPARAMS page shows it.
+        If evaluations score only a part of the val split, omit the final loss on the whole split:
+        it would not fit the curve. The HPARAMS page shows this loss.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of an untrained model would flatten the curves
@@ -126,7 +126,7 @@ class TensorBoard(Callback):
 
 
 class EventFile:
-    """A new event file, with the time in its name, because TensorBoard sorts files by name."""
+    """A new event file. Its name contains the time, because TensorBoard sorts files by name."""
 
     def __init__(self, folder: Path, suffix: str = "") -> None:
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
@@ -134,16 +134,16 @@ class EventFile:
         self.add(0, file_version="brain.Event:2")
 
     def add(self, step: int, **content: Any) -> None:
-        """Write an event of `step`. `content` is a field of `Event`, such as `summary`."""
+        """Write an event of `step`. `content` sets a field of `Event`, such as `summary`."""
         event = Event(step=step, wall_time=time.time(), **content)
         self.records.write(event.SerializeToString())
 
 
 class SampleTable:
-    """Table of a run's samples, at most MAX_SAMPLE_ROWS, with their steps and val losses.
+    """Table of at most MAX_SAMPLE_ROWS samples of a run, with their steps and val losses.
 
-    If `end` is set, the table starts with the samples before step `end`, which are read from the
-    event files in the folder `run`.
+    If `end` is set, the samples before step `end` are first read from the event files in the
+    folder `run`.
     """
 
     def __init__(self, run: Path, end: int | None) -> None:
