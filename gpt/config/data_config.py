@@ -44,7 +44,7 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """Settings of the text. A resume may change its path and how its files are read."""
+    """Settings of the text. A resume may change the path of the text and how files are read."""
 
     source: TextNames = resumable(
         "python-docs",

@@ -69,10 +69,10 @@ def load_config(
 
 
 def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
-    """Return Muon's learning rate, by key, multiplied by the same factor as AdamW's.
+    """Scale Muon's learning rate by the factor by which `changes` scale AdamW's.
 
-    The factor is AdamW's rate in `changes` divided by its rate in `settings`. Return {} if
-    `changes` have no rate for AdamW or one for Muon, or if `settings` have none for Muon.
+    Return the new rate by its key. Return {} if `changes` lack AdamW's rate, if they contain
+    Muon's, or if `settings` lack Muon's.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and settings.get(key) is not None:

@@ -163,5 +163,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy whose `T` is the context of the network, `attention_window`."""
+        """Return the settings of the network alone: a copy with `T` set to `attention_window`."""
         return self.model_copy(update={"T": self.attention_window})

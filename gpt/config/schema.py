@@ -50,7 +50,7 @@ class Config(ConfigSection):
     sample: SampleConfig = SampleConfig()
 
     def changed(self, **sections: dict[str, Any]) -> "Config":
-        """Return a copy with changes, such as `train={"steps": 9}`, which are not validated."""
+        """Return a copy with changes, such as `train={"steps": 9}`, without validating them."""
         update = {name: getattr(self, name).model_copy(update=s) for name, s in sections.items()}
         return self.model_copy(update=update)
 
@@ -93,7 +93,7 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the type that `annotation` names and, for a union or tuple, the types inside it."""
+    """Return the types in `annotation`: a union or tuple and its parts, or the type itself."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])

@@ -71,7 +71,7 @@ def parse(text: str, origin: str) -> Any:
 
 
 def as_flow(value: Any) -> str:
-    r"""Format `value` as ASCII text on one line, which can be typed after `--set`.
+    r"""Format `value` as one line of ASCII text that can be typed after `--set`.
 
     The text is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
     escapes some of them as a pair of `\u` codes, which is not valid in YAML.
@@ -97,9 +97,9 @@ def to_yaml(config: Config) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return `value` as YAML on one line, in which non-printable characters are escaped."""
+    """Return `value` as YAML on one line, with non-printable characters escaped."""
     value = json.loads(json.dumps(value))  # tuples become lists
     text: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
     text = text.removesuffix("\n").removesuffix("\n...")
-    # PyYAML writes the text "1e5" without quotes, which would be read as a number
+    # PyYAML writes the text "1e5" without quotes, so it would be read as a number
     return text if text.isprintable() and parse(text, "") == value else as_flow(value)

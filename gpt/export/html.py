@@ -4,7 +4,7 @@ The script of the page reads these elements:
 
     <script type="application/json" id="header">            JSON values: see `page_content`
     <script type="application/octet-stream" id="weights">   the arrays that `header.arrays` lists
-    <script type="application/octet-stream" id="counts">    those of `header.counts.arrays`, if any
+    <script type="application/octet-stream" id="counts">    the arrays of `header.counts`, if any
     <script type="text/plain" id="worker">                  code that runs the model: see worker.js
 """
 

@@ -1,10 +1,10 @@
 """Causal self-attention: each character gathers values from itself and from earlier characters.
 
-B  batch: number of texts, which do not affect each other
-T  time: number of characters of each text
+B  batch: number of texts            T  time: number of characters of each text
 C  channels of the residual stream
 H  heads (n_head), each with its own queries, keys and values
-hs head_size: channels of a query and of a key      vs value_size: channels of a value
+hs channels of a query or a key (`head_size`)
+vs channels of a value (`value_size`)
 """
 
 import torch
@@ -93,8 +93,8 @@ class CausalSelfAttention(nn.Module):
 
         The size is `head_size` for queries and keys, and `value_size` for values.
 
-        If `positions` is None, x begins at position 0; with `key_offset`, `offset_keys` is applied.
-        Otherwise x is at `positions` of a cache, which applies the key offset later.
+        `positions` are the positions of x in a cache; None without a cache. Without a cache, x
+        begins at position 0, and `key_offset` is applied here. A cache applies it later.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

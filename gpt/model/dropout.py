@@ -1,7 +1,7 @@
 """Dropout that draws from a given random generator.
 
-`torch.nn.Dropout` draws from torch's global generator, as other threads may do. Its results would
-then depend on the timing of threads.
+`torch.nn.Dropout` draws from torch's global generator. Other threads may draw from that generator,
+too, so results would depend on the timing of threads.
 """
 
 from weakref import WeakValueDictionary

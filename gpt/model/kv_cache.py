@@ -34,8 +34,8 @@ class Cache:
     def begin(self, ids: Tensor) -> None:
         """Prepare the cache for a forward pass that appends `ids` (B, t) to the texts.
 
-        Store `ids`, and set the attributes `positions` and `mask`, which the layers use. If t > 1,
-        all texts must be empty.
+        Store `ids`, and set the attributes `positions` and `mask` for the layers. If t > 1, all
+        texts must be empty.
         """
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask

@@ -1,4 +1,4 @@
-"""Rotary positions and the partial key offset, which both use pairs of channels i and i + hs / 2.
+"""Rotary positions and the partial key offset. Both use pairs of channels i and i + hs / 2.
 
 The partial key offset replaces half of the channels of each key by those of the previous key.
 

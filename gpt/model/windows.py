@@ -16,7 +16,7 @@ from gpt.counts.mixture import Gate, Mixture, gate_inputs, weighted
 from gpt.model.ensemble import LanguageModel
 
 DECAY = 0.95  # factor on past losses for each further id; about the last 20 ids matter
-ADVANTAGE = 4.0  # nats subtracted from the loss of the first predictor, which is thus preferred
+ADVANTAGE = 4.0  # nats subtracted from the first predictor's loss, to prefer this predictor
 ADAPTATION_RATE = 4e-5  # learning rate of `AdaptiveGate`
 ADAPTED_IDS = 16  # ids after which the weights of `AdaptiveGate` change
 MAX_GRADIENT = 300.0  # largest norm of a gradient of `AdaptiveGate`
@@ -29,7 +29,7 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     of the mixture, the network and each expert (a predictor by n-gram counts).
 
     Args:
-        mixture: n-gram counts of the train split, and the MLP that weights experts and network.
+        mixture: n-gram counts of the train split, and a gate: an MLP that weights the predictors.
         ids: (B, T) windows. Some experts count the n-grams of the window.
         logits: (B, n, V), the network's logits after the last n ids of each window, in any
             precision and on any device. The result is in float32, on the same device.
@@ -62,13 +62,13 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
 
 
 class AdaptiveGate:
-    """Gate whose output layer is adapted to a window, from the beginning of the window on.
+    """Copy of a gate that adapts to the text of one window by training its output layer.
 
-    After each `ADAPTED_IDS` ids, a step of gradient descent on their losses changes the output
-    layer. So the weights depend on the ids before, as the output of linear attention does: these
-    are fast weights (Schmidhuber 1992; Schlag et al. 2021, arXiv:2102.11174). Each window begins
-    with the layer of `gate`, which does not change. Compressors such as PAQ weight their predictors
-    in the same way (Mahoney 2005, "Adaptive weighing of context models").
+    After every `ADAPTED_IDS` ids, one step of gradient descent on the losses of these ids changes
+    the output layer. Parameters that change within a text are called fast weights (Schmidhuber
+    1992); Schlag et al. 2021 show that linear attention uses them, too (arXiv:2102.11174). `gate`
+    itself does not change. Compressors such as PAQ adapt the weights of their predictors in the
+    same way (Mahoney 2005, "Adaptive weighing of context models").
     """
 
     def __init__(self, gate: Gate) -> None:

@@ -57,7 +57,7 @@ def _vocabulary_of(data: CheckpointData) -> str:
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
     """Warn if an earlier run may have been trained on text of the new run's val split.
 
-    `key` is the setting of `new` that names the earlier run, whose config is `old`.
+    `old` is the config of the earlier run. `key` is the setting of `new` that names this run.
     """
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")

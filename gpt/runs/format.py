@@ -12,8 +12,8 @@ write.py writes a checkpoint under a temporary name, syncs it and renames it. Th
 index. A reader sees the old state or the new one.
 
 read.py verifies the files of a checkpoint. Each must be a regular file, not a link, and must have
-the SHA-256 in the manifest. This finds disk errors, but an attacker could write a manifest that
-fits. Thus, files larger than a model of the config needs are refused, and no file contains code.
+the SHA-256 in the manifest. This finds disk errors, but an attacker can write a matching manifest.
+Therefore, files that are too large for the config's model are refused, and no file contains code.
 """
 
 import errno

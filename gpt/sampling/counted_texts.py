@@ -1,7 +1,7 @@
 """Mix the network's predictions with those of n-gram counts, to sample texts.
 
-Shapes: B texts, E experts (predictors by counts of the train split), F features, N ids in the
-longest counted context, V vocabulary size.
+Shapes: B texts, E experts (each predicts by n-gram counts of the train split), F features, V
+vocabulary size. The longest counted context has N ids.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from gpt.counts.ngram_tree import NONE
 class CountedTexts:
     """Predictor that uses n-gram counts of the train split. Its B texts grow by one id at a time.
 
-    Evaluation also uses counts of the window and of long contexts, and a `Switch`. Sampling does
-    not: see `Mixture.for_sampling`.
+    Evaluation also uses counts of the window and of long contexts, and `model.windows.Switch`.
+    Sampling does not: see `Mixture.for_sampling`.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
@@ -53,9 +53,9 @@ class CountedTexts:
     def predict(self) -> tuple[Floats, Floats]:
         """Return the experts' log-probabilities (B, E, V) of the next ids, and features (B, F).
 
-        Feature n is log(1 + count), where `count` ids were counted after the last n ids, for n from
-        1 to N. The last feature is log(1 + the length of the text or T, whichever is smaller). For
-        a text of at most T ids, the results equal the last rows of `Experts.of_window`.
+        For n from 1 to N, feature n is log(1 + the number of ids counted after the last n ids). The
+        last feature is log(1 + the length of the text, at most `mixture.T`). For texts that are not
+        longer than `mixture.T`, the results equal the last rows of `Experts.of_window`.
         """
         # The formula in `KneserNey` is P_n = term_n + share_n * P_{n-1}, with term = (count - D) /
         # total and share = freed / total. If term_0 has the probabilities of single ids, P_n is the
@@ -81,8 +81,8 @@ class CountedTexts:
     def _set_nodes(self, nodes: NDArray[np.int64]) -> None:
         """Set the current nodes of all texts in the tree of n-gram counts.
 
-        Columns 0 to N - 1 of `nodes` (B, N + 1) are the nodes of the last 1 to N ids. The last
-        column is `NONE`.
+        For n from 1 to N, column n - 1 of `nodes` (B, N + 1) has the nodes of the last n ids. The
+        last column is `NONE`.
         """
         (B, columns), V = nodes.shape, self.tree.V
         self._nodes = nodes

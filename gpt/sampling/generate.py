@@ -40,7 +40,7 @@ class GrowingText:
         rules: the sampling rules, such as the temperature.
         given: ids to append before any id is drawn, such as those of a text to score.
         context: the last ids, from which the network predicts; set by `Generator`.
-        recent: the last ids, in which the penalties count occurrences; set by `Generator`.
+        recent: the last ids, which the penalties make less likely; set by `Generator`.
     """
 
     prompt: list[int]

@@ -3,8 +3,8 @@
 In torch, starting many small operations takes most of a character's time, and importing torch takes
 seconds. The results equal those of gpt/model up to rounding; a test compares the two.
 
-Shapes: K ensemble members (1 for a single model), B texts, n texts that a call extends by t
-characters each, H heads, hs head_size, vs value_size, C channels, V vocabulary size.
+Shapes: K ensemble members (1 for a single model), B texts, H heads, C channels, V vocabulary size.
+A query or key has `hs` channels, and a value `vs`. A call appends t characters to each of n texts.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
 
 FIRST_ROOM = 256  # initial capacity of the caches, in characters per text
-SCORES_NUMBERS = 2**25  # most attention scores in one pass of a prefill, which bounds its memory
+SCORES_NUMBERS = 2**25  # most attention scores in one pass of a prefill, to bound its memory
 
 
 class NumpyEngine:

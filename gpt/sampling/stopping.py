@@ -58,7 +58,7 @@ class Chunk:
 
 @dataclass
 class StopBuffer:
-    """Buffer of a sample's last characters, which may be the beginning of a stop string.
+    """Buffer of a sample's last characters, held back because they may begin a stop string.
 
     The sample ends at one of the `stops`, or after `length` characters.
     """

@@ -134,7 +134,7 @@ def _append_ids(model: ServedModel, kept: list[int], tasks: Sequence[TextTask]) 
     """Append an id to the text of each task; return the new tokens.
 
     Args:
-        model: the model, whose generator has the texts.
+        model: the model; the texts are in its generator.
         kept: the rows of the generator to keep; the texts of all other rows are dropped.
         tasks: the tasks of the rows `kept`, then the tasks whose texts join the generator.
     """

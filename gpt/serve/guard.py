@@ -21,8 +21,8 @@ class Guard:
     """ASGI application that refuses requests from other web sites, or without the token.
 
     A page of another site could call this server from the user's browser. The browser then sends
-    the site's address as `Origin`, so requests whose `Origin` and `Host` differ are refused. They
-    are equal if the site's name resolves to this machine (DNS rebinding). Therefore, a server on a
+    the site's address as `Origin`. A request is refused if its `Origin` and `Host` differ. Both are
+    equal if the site's name resolves to this machine (DNS rebinding). Therefore, a server on a
     loopback address also refuses a `Host` that is neither localhost nor a loopback address.
 
     Args:

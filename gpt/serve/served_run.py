@@ -112,7 +112,7 @@ class ServedRun:
         return model.page
 
     def _load(self) -> ServedModel:
-        """Load the checkpoint, unless it is damaged or has the weights of the current model."""
+        """Load the checkpoint; if it is damaged or has the same weights, keep the current model."""
         current = self._model.checkpoint
         try:
             if read_summary(self.run, self.which).weights_sha256 == current.weights_sha256:

@@ -30,7 +30,7 @@ BUSY = JSONResponse(
 
 
 class _Connection(H11Protocol):
-    """Connection to a client, which is closed if the client is too slow."""
+    """Connection to a client. It is closed if the client sends or reads too slowly."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -55,7 +55,7 @@ class _Connection(H11Protocol):
         self._watcher.cancel()
 
     def _watch(self, unread_before: float) -> None:
-        """Drop the client if `unread_before` bytes are still unread; else check again later."""
+        """Drop the client if at least `unread_before` bytes are unread; else check again later."""
         unread = self.transport.get_write_buffer_size()
         if unread >= unread_before:
             self.transport.abort()

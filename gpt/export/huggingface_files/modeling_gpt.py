@@ -8,8 +8,8 @@
 The model is a GPT-2 with options that no class of transformers combines: see CharacterGPTConfig.
 An ensemble has several members, whose probabilities are averaged.
 
-Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, hs head_size,
-vs value_size, V vocabulary size.
+Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, V vocabulary size. A query
+or key has `hs` channels (`head_size`). A value has `vs` channels (`value_size`).
 """
 
 import math
@@ -48,7 +48,7 @@ class CharacterGPTConfig(PretrainedConfig):
 
 
 class Texts(NamedTuple):
-    """The texts of a forward pass, of which the last t ids are new."""
+    """The texts of a forward pass. The last t ids of each text are new."""
 
     ids: Tensor  # (B, T)
     positions: Tensor  # (B, t), of the new ids; padding is not counted
@@ -159,14 +159,14 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids: (B, t), the new ids.
             attention_mask: 1 for ids, 0 for padding; only the last t columns are used.
             past_key_values: cache of the earlier ids; the new ids are appended.
-            labels: ids to compute a loss, usually `input_ids`; one for each of the logits. The
+            labels: (B, logits_to_keep or t) ids to compute the loss of, usually `input_ids`. The
                 logits at index i predict the label at index i + 1. Labels of -100 are ignored.
             use_cache: whether to create a cache if `past_key_values` is None.
             logits_to_keep: number of last ids whose logits to return; 0 for all t ids.
             kwargs: options of the loss, such as `num_items_in_batch`; all others are ignored.
 
         Returns:
-            Loss, cache and logits (B, logits_to_keep or t, V): log-probabilities for an ensemble.
+            Loss, cache and logits (B, logits_to_keep or t, V). An ensemble's are log-probabilities.
         """
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
@@ -213,7 +213,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def as_texts(ids: Tensor, t: int) -> Texts:
-    """Return the texts `ids` (B, T), of which the last `t` ids are new."""
+    """Return the texts `ids` (B, T). The last `t` ids of each text are new."""
     present = ids != ABSENT
     positions = (present.cumsum(1) - 1).clamp(min=0)[:, -t:]
     key = torch.arange(ids.shape[1], device=ids.device)
