@@ -50,7 +50,7 @@ class Schedule:
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
     def stored(self, config: Config) -> Config:
-        """Return `config` with the steps and plans of this schedule."""
+        """Return `config` with `train.steps` and `train.plans` of this schedule."""
         if self.plans == config.train.plans:
             return config
         return config.changed(train={"steps": self.steps, "plans": self.plans})

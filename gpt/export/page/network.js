@@ -1,5 +1,5 @@
 // The transformer of gpt/model, with a cache of keys and values. Shapes: n new ids, H heads,
-// hs head_size, vs value_size, C channels, V vocabulary size, T ids of the context.
+// hs = head_size, vs = value_size, C channels, V vocabulary size, T ids of the context.
 
 const PASS_IDS = 32; // ids that are computed together
 
