@@ -669,12 +669,13 @@ def test_the_gate_takes_a_step_of_gradient_descent_after_each_block_of_ids(seed:
     log_p = np.log(rng.dirichlet(np.full(V, 0.1), (M, E + 1)) + 1e-9).astype(np.float32)
     experts, network = log_p[:, :-1], log_p[:, -1]
     features, following = rng.random((M, F), np.float32), rng.integers(0, V, M)
-    found = AdaptiveGate(gate).mix(experts, features, network, following)
+    found, weights_used = AdaptiveGate(gate).mix(experts, features, network, following)
     np.testing.assert_allclose(np.exp(found).sum(-1), 1, atol=1e-4)
     hidden = torch.from_numpy(gate.hidden(gate_inputs(experts, features, network)))
     layer, bias = torch.from_numpy(gate.weight.copy()), torch.from_numpy(gate.bias.copy())
     for rows in torch.arange(M).split(ADAPTED_IDS):
         weights = hidden[rows] @ layer.requires_grad_() + bias.requires_grad_()
+        np.testing.assert_allclose(weights_used[rows], weights.detach(), atol=2e-4)
         predictions = torch.from_numpy(log_p)[rows]
         expected = torch.einsum("me,mev->mv", weights, predictions).log_softmax(-1)
         np.testing.assert_allclose(found[rows], expected.detach(), atol=2e-3)

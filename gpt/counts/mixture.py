@@ -89,14 +89,8 @@ class Mixture:
         Returns:
             Normalised log-probabilities (M, V).
         """
-        return weighted(self.weights(experts, features, network), experts, network)
-
-    def weights(self, experts: Floats, features: Floats, network: Floats) -> Floats:
-        """Return the weights (M, E + 1) of E experts and, last, the network, at M positions.
-
-        Experts are predictors by n-gram counts. The arguments are as for `mix`.
-        """
-        return self.gate.weights(gate_inputs(experts, features, network))
+        weights = self.gate.weights(gate_inputs(experts, features, network))
+        return weighted(weights, experts, network)
 
     def for_sampling(self) -> "Mixture":
         """Return a mixture that uses only the n-gram counts of the train split.

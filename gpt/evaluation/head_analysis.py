@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.loss import unknown_costs
 from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block, cross_entropy
-from gpt.model.windows import mixed
+from gpt.model.windows import AdaptiveGate, mixed
 from gpt.sampling.prompt import check_known
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
@@ -281,7 +282,8 @@ def analyze_counts(
     logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
     network = logits[0].log_softmax(-1).cpu().numpy()
     experts, features = mixture.experts.of_window(ids.numpy())
-    weights = mixture.weights(experts, features, network)
+    following = np.append(ids[1:].numpy(), 0)
+    weights = AdaptiveGate(mixture.gate).mix(experts, features, network, following)[1]
     alone = torch.from_numpy(weighted(without_network(weights), experts, network))
     rows = [alone[None], mixed(mixture, ids[None], logits).cpu()]
     names = [*mixture.experts.names, "network"]

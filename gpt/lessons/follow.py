@@ -125,7 +125,8 @@ def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[i
     counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])
     page.paragraph("""This run mixes the network's prediction with those of counts (lesson
         `counting`). For this position the gate has computed the weights below. The logarithms of
-        all predictions, each times its weight, are added; softmax of the sum is the mixture:""")
+        all predictions, each times its weight, are added; softmax of the sum is the mixture. It is
+        averaged with its parts: those that predicted the last characters best count most:""")
     page.table(
         "weights of the logarithms of probabilities",
         counts.weights[-1:].T,

@@ -54,7 +54,7 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
     following = np.append(ids[start + 1 :], 0)
     for experts, features in mixture.experts.blocks(ids, start):
         rows = slice(done, done + len(features))
-        of_mixture = gate.mix(experts, features, network[rows], following[rows])
+        of_mixture, _ = gate.mix(experts, features, network[rows], following[rows])
         predictors = [of_mixture[:, None], experts, network[rows, None]]
         blocks.append(switch.average(np.concatenate(predictors, 1), following[rows]))
         done = rows.stop
@@ -77,7 +77,7 @@ class AdaptiveGate:
 
     def mix(
         self, experts: Floats, features: Floats, network: Floats, following: NDArray[np.int64]
-    ) -> Floats:
+    ) -> tuple[Floats, Floats]:
         """Mix predictions as `Mixture.mix` does, at the next M positions of the window.
 
         Args:
@@ -87,15 +87,17 @@ class AdaptiveGate:
             following: (M,) the ids that really follow. They change later predictions only.
 
         Returns:
-            Normalised log-probabilities (M, V).
+            Normalised log-probabilities (M, V); weights (M, E + 1) of experts and, last, network.
         """
         hidden = self.gate.hidden(gate_inputs(experts, features, network))
         hidden = np.concatenate([hidden, np.ones((len(hidden), 1), np.float32)], 1)
-        mixed = []
+        mixed, used = [], []
         for first in range(0, len(hidden), ADAPTED_IDS):
             rows = slice(first, first + ADAPTED_IDS)
-            log_p = weighted(hidden[rows] @ self.layer, experts[rows], network[rows])
+            weights = hidden[rows] @ self.layer
+            log_p = weighted(weights, experts[rows], network[rows])
             mixed.append(log_p)
+            used.append(weights)
             errors = np.exp(log_p)  # (m, V): the gradient of the losses by the logits
             errors[np.arange(len(errors)), following[rows]] -= 1
             of_experts = np.matmul(experts[rows], errors[:, :, None])[:, :, 0]
@@ -103,7 +105,7 @@ class AdaptiveGate:
             gradient = hidden[rows].T @ np.concatenate([of_experts, of_network], 1)
             norm = max(float(np.linalg.norm(gradient)), MAX_GRADIENT)
             self.layer -= np.float32(ADAPTATION_RATE * MAX_GRADIENT / norm) * gradient
-        return np.concatenate(mixed)
+        return np.concatenate(mixed), np.concatenate(used)
 
 
 class Switch:
