@@ -62,13 +62,13 @@ def _mixed_window(mixture: Mixture, ids: NDArray[np.int64], network: Floats) -> 
 
 
 class AdaptiveGate:
-    """Copy of a gate that adapts to the text of one window by training its output layer.
+    """Gate whose output layer depends on the earlier ids of one window.
 
-    After every `ADAPTED_IDS` ids, one step of gradient descent on the losses of these ids changes
-    the output layer. Parameters that change within a text are called fast weights (Schmidhuber
-    1992); Schlag et al. 2021 show that linear attention uses them, too (arXiv:2102.11174). `gate`
-    itself does not change. Compressors such as PAQ adapt the weights of their predictors in the
-    same way (Mahoney 2005, "Adaptive weighing of context models").
+    After every `ADAPTED_IDS` ids, one step of gradient descent on their losses changes a copy of
+    the layer. The next window begins with the layer of `gate` again. So, like attention, the
+    weights depend on no ids but those before a prediction, in its window. Linear attention is
+    equivalent to such fast weights (Schlag et al. 2021, arXiv:2102.11174). The PAQ compressors
+    weight their predictors in this way (Mahoney 2005, "Adaptive weighing of context models").
     """
 
     def __init__(self, gate: Gate) -> None:
