@@ -684,6 +684,18 @@ def test_the_gate_takes_a_step_of_gradient_descent_after_each_block_of_ids(seed:
         layer, bias = (each.detach() - ADAPTATION_RATE * each.grad for each in (layer, bias))
 
 
+@given(st.lists(st.integers(0, V - 1), min_size=41, max_size=53), st.integers(1, 23))
+def test_a_mixture_predicts_a_window_the_same_in_blocks_of_any_size(
+    window: list[int], size: int
+) -> None:
+    """Bug: the gate also changed at the end of each block, so predictions depended on its size."""
+    mixture, ids, logits = fitted(), torch.tensor([window]), torch.zeros(1, len(window), V)
+    whole = mixed(mixture, ids, logits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt.counts.experts.BLOCK_NUMBERS", size * mixture.experts.size * V)
+        np.testing.assert_allclose(mixed(mixture, ids, logits), whole, atol=1e-4)
+
+
 @given(st.lists(st.integers(0, V - 1), min_size=41, max_size=53), st.integers(1, 40))
 def test_later_ids_of_a_window_change_no_earlier_prediction_of_the_mixture(
     window: list[int], kept: int

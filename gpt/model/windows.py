@@ -25,8 +25,9 @@ MAX_GRADIENT = 300.0  # largest norm of a gradient of `AdaptiveGate`
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix a network's predictions with those of n-gram counts; return log-probabilities (B, n, V).
 
-    `AdaptiveGate` adapts the mixture to the window so far. `Switch` then averages the predictions
-    of the mixture, the network and each expert (a predictor by n-gram counts).
+    `AdaptiveGate` adapts the mixture to those of the last n ids that come before a prediction, and
+    `Switch` then averages the predictions of the mixture, the network and each expert (a predictor
+    by n-gram counts).
 
     Args:
         mixture: n-gram counts of the train split, and a gate: an MLP that weights the predictors.
@@ -74,6 +75,8 @@ class AdaptiveGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.layer = np.vstack([gate.weight, gate.bias])  # (HIDDEN + 1, E + 1)
+        self.gradient = np.zeros_like(self.layer)  # of the losses since the last step
+        self.ids = 0  # number of ids predicted so far
 
     def mix(
         self, experts: Floats, features: Floats, network: Floats, following: NDArray[np.int64]
@@ -92,8 +95,8 @@ class AdaptiveGate:
         hidden = self.gate.hidden(gate_inputs(experts, features, network))
         hidden = np.concatenate([hidden, np.ones((len(hidden), 1), np.float32)], 1)
         mixed, used = [], []
-        for first in range(0, len(hidden), ADAPTED_IDS):
-            rows = slice(first, first + ADAPTED_IDS)
+        ends = [*range(ADAPTED_IDS - self.ids % ADAPTED_IDS, len(hidden), ADAPTED_IDS), len(hidden)]
+        for rows in map(slice, [0, *ends], ends):
             weights = hidden[rows] @ self.layer
             log_p = weighted(weights, experts[rows], network[rows])
             mixed.append(log_p)
@@ -102,9 +105,12 @@ class AdaptiveGate:
             errors[np.arange(len(errors)), following[rows]] -= 1
             of_experts = np.matmul(experts[rows], errors[:, :, None])[:, :, 0]
             of_network = (network[rows] * errors).sum(1, keepdims=True)
-            gradient = hidden[rows].T @ np.concatenate([of_experts, of_network], 1)
-            norm = max(float(np.linalg.norm(gradient)), MAX_GRADIENT)
-            self.layer -= np.float32(ADAPTATION_RATE * MAX_GRADIENT / norm) * gradient
+            self.gradient += hidden[rows].T @ np.concatenate([of_experts, of_network], 1)
+            self.ids += len(weights)
+            if self.ids % ADAPTED_IDS == 0:
+                norm = max(float(np.linalg.norm(self.gradient)), MAX_GRADIENT)
+                self.layer -= np.float32(ADAPTATION_RATE * MAX_GRADIENT / norm) * self.gradient
+                self.gradient[:] = 0
         return np.concatenate(mixed), np.concatenate(used)
 
 
