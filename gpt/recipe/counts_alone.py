@@ -13,10 +13,11 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
-from gpt.counts.mixture import gate_inputs, weighted
+from gpt.counts.mixture import gate_inputs
 from gpt.counts.window import Characters
 from gpt.device import computing_with
 from gpt.evaluation.loss import map_windows, unknown_cost
+from gpt.model.windows import AdaptiveGate
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
@@ -57,9 +58,12 @@ def counts_loss(corpus: Corpus, val: Ids, config: Config, seconds: float) -> flo
             fitted, scored = slice(half, None, 2), slice(1 - half, None, 2)
             epochs = -(-GATE_STEPS // -(-len(targets[fitted]) // BATCH))
             gate = fit_gate(predictions[fitted], inputs[fitted], targets[fitted], SEED, epochs)
-            log_p = predictions[scored].numpy()
-            mixed = weighted(gate.weights(inputs[scored]), log_p[:, :-1], log_p[:, -1])
-            return -float(mixed[np.arange(len(mixed)), targets[scored].numpy()].sum())
+            log_p, following = predictions[scored].numpy(), targets[scored].numpy()
+            features = inputs[scored, : experts.features]
+            # The gate adapts to the whole sample. Windows are longer, but each begins anew.
+            adaptive = AdaptiveGate(gate)
+            mixed, _ = adaptive.mix(log_p[:, :-1], features, log_p[:, -1], following)
+            return -float(mixed[np.arange(len(mixed)), following].sum())
 
         total = sum(map_windows(score, iter((0, 1)), torch.device("cpu")))
     loss = (total + unknown_cost(targets, corpus.vocabulary)) / len(targets)
