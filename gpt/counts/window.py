@@ -128,7 +128,7 @@ class CountsSoFar:
         self.totals[:, 1] = distinct
 
     def smooth(self, lower: Floats, start: int) -> Floats:
-        """Return the distributions (M, V) of the next id after M positions, from `start` on.
+        """Return a distribution (M, V) of the next id for each of M positions from `start` on.
 
         `lower` (M, V) are the distributions after shorter contexts, to be combined with the counts.
         """

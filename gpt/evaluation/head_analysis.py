@@ -215,10 +215,10 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean attention to what followed the query's first occurrence, shape (...).
+    """Return how much a second copy of a text attends to what came next in the first copy.
 
-    `weights` (..., 2 n, 2 n) are for a sequence of n distinct characters that is written twice. The
-    mean is over the weights of query position n + i on key position i + 1, for i from 0 to n - 1.
+    `weights` (..., 2 n, 2 n) are for a text of n distinct characters, written twice. The result,
+    of shape (...), is the mean weight of query n + i on key i + 1, for i from 0 to n - 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)

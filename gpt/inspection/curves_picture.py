@@ -24,9 +24,9 @@ ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
-    The runs in a row of the comparison differ only by seed. A line shows the mean loss of these
-    runs. A band reaches from their lowest loss to their highest. Losses between two evaluations
-    of a run are interpolated linearly.
+    Each row of the comparison has runs that differ only by seed. A line shows their mean loss, and
+    a band reaches from their lowest loss to their highest. Losses between two evaluations of a run
+    are interpolated linearly.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]

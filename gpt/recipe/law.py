@@ -4,11 +4,13 @@ A text is described by the val loss of a pilot, a small model trained briefly (d
 law predicts by how much the val loss of another run is lower or higher:
 
     loss = pilot loss + excess(run) - excess(pilot)
-    excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
+    excess = slope (A (L / L0)^-a + E (C / C0)^-a + B (D / D0)^-b)
+             + overfit + hidden - averaged + repeated
 
-There is one term with N for the layers, and one for the channels. D is the number of characters
-seen, as in Hoffmann et al. (arXiv:2203.15556). N0 is the pilot's N. D0 is REFERENCE_CHARACTERS.
-Unlike in that paper, A grows with D, because a large model gains little in a short run.
+L is the number of layers, C of channels, and D of characters seen. Hoffmann et al.
+(arXiv:2203.15556) have one term for L and C, the number of parameters. L0 and C0 are those of the
+pilot, and D0 is REFERENCE_CHARACTERS. Unlike in that paper, A and E grow with D, because a large
+model gains little in a short run.
 
 - `slope` is how fast losses fall on a text, estimated from the pilot's progress. It is 1 on a
   typical text, and 0 on random ids.
