@@ -20,7 +20,7 @@ from faults.command_lines import fuzzed_command_lines
 from faults.damage import damaged_files
 from faults.disks import without_room
 from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
-from faults.ranks import cut_links, killed_ranks
+from faults.ranks import killed_ranks
 from faults.readers import beside_a_writer, without_permission
 from faults.sweeps import killed_sweeps
 from faults.tally import Tally, header, row
@@ -67,7 +67,6 @@ def soak(
         yield fuzzed_command_lines(work, command_lines, seed)
     if ranks:
         yield killed_ranks(work, ranks, seed)
-        yield cut_links(work, 1)
 
 
 def main() -> None:
