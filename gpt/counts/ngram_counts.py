@@ -73,7 +73,11 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield slices of a text: all of it, or evenly spread parts with about `COUNTED_IDS` ids."""
+    """Yield slices of a text of `length` ids, to count n-grams of `order` + 1 ids.
+
+    If the text has more than `COUNTED_IDS` ids, the slices are evenly spread parts of it, with
+    about that many ids in total.
+    """
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

@@ -29,7 +29,7 @@ class Baselines:
     """Losses of simple predictors on a text, in bits per character."""
 
     trigram_bits_per_character: float | None  # on val; None if a split has fewer than 3 ids
-    xz_bits_per_character: float  # of the text, or of evenly spread parts of a long one
+    xz_bits_per_character: float  # on the whole text; if it is long, on evenly spread parts
 
 
 def measure_baselines(corpus: Corpus) -> Baselines:

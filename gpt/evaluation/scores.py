@@ -125,8 +125,8 @@ def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
 def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
     """Return the number of ids from one window of `T` ids to the next, in `score_text`.
 
-    Without a `mixture`, return `stride`. With one, n-grams are counted in each window, so many
-    windows would be slow. Therefore, return T / COUNTED_AGAIN, rounded down to a multiple of
+    Without a `mixture`, return `stride`. A `mixture` counts the n-grams of every window again,
+    which is slow. To have fewer windows, return T / COUNTED_AGAIN, rounded down to a multiple of
     `stride`, but at least `stride`.
     """
     if stride is None or mixture is None:

@@ -14,7 +14,7 @@ from gpt.text.display import in_one_line
 
 MIB_BYTES = 2**20  # bytes of one mebibyte
 DROPPED_COLUMNS = ("steps", "bits/byte", "MiB", "final")  # left out in this order to save width
-MAX_VALUE_CHARACTERS = 24  # of a setting's value; the middle of a longer one is left out
+MAX_VALUE_CHARACTERS = 24  # a longer value of a setting is shown without its middle
 
 
 def comparison_text(comparison: Comparison, width: int | None) -> str:

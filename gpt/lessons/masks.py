@@ -179,9 +179,9 @@ def _train_inverted(page: Page, seed: int) -> None:
         model.head = kind(C, C)
         losses[name] = train(model, corpus, seed)[:2]
         samples.append(f"{name:<10}{sample_text(model, corpus, seed)}")
-    page.paragraph("""What happens in training? The table shows the model `one head` of the
-        lesson `training`, with the causal mask and with the inverted one. With the inverted mask
-        the loss falls to almost nothing, because the character to predict is part of the input.
+    page.paragraph("""Train the model `one head` of the lesson `training` twice: with the causal
+        mask and with the inverted one. The table compares the losses. With the inverted mask the
+        loss falls to almost nothing, because the character to predict is part of the input.
         But a text that is being written has no next character yet:""")
     page.table(
         "nats per character of the val split of python-docs",

@@ -75,7 +75,7 @@ class AdaptiveGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.layer = np.vstack([gate.weight, gate.bias])  # (HIDDEN + 1, E + 1)
-        self.gradient = np.zeros_like(self.layer)  # of the losses since the last step
+        self.gradient = np.zeros_like(self.layer)  # sum since the last step of gradient descent
         self.ids = 0  # number of ids predicted so far
 
     def mix(

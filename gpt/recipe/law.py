@@ -203,9 +203,9 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
     """Return whether the predicted val loss of the run may be compared with those of other runs.
 
     A run is trusted if it is at most MAX_OUTSIDE times as long and as large as the runs of the fit.
-    It is also trusted if it is no longer than a compute-optimal run. Then each ensemble member must
-    see the whole text, because one larger model learns more from a part of it. Without these
-    limits, the law would choose small models that see far too many characters.
+    A run is also trusted if it is no longer than a compute-optimal run; then each member of an
+    ensemble must see the whole text, because one larger model learns more from a part of it. If
+    every run were trusted, the law would choose small models that see far too many characters.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)

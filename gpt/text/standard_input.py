@@ -1,4 +1,4 @@
-"""Read a text from standard input once, and keep copies of it.
+"""Read a text from standard input and store it, because it can be read only once.
 
 In a config, the name of this text is `-`. The first copy is in the cache. Each run that uses the
 text, and each sweep, has its own copy in its folder.
