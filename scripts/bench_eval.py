@@ -8,7 +8,7 @@
     python scripts/bench_eval.py speed RUN TEXT       CPU time, compared with that in training
     python scripts/bench_eval.py memorisation TEXT    verdicts on a normal and an overfitted run
 
-TEXT is a file. For `memory`, use a RUN of a small model without counts: 100 MB take minutes.
+TEXT is a file. For `memory`, use a RUN of a small model: 100 MB take minutes.
 """
 
 import argparse
@@ -41,12 +41,7 @@ LOAD_MILLISECONDS = (  # JavaScript
     "return performance.timing.loadEventEnd - performance.timing.navigationStart"
 )
 OVERFITTED_CHARACTERS = 20_000
-OVERFITTED_SETTINGS = {
-    "train.steps": 400,
-    "model.counts": 0,
-    "model.window_counts": 0,
-    "model.T": 256,
-}
+OVERFITTED_SETTINGS = {"train.steps": 400}
 TRAIN_STEPS = 40  # steps to train shakespeare_fast
 
 
@@ -69,13 +64,11 @@ def adaptive(*texts: str) -> None:
                 run_dir=Path(folder, "run"),
             ).run
             model = api.load(run)
-            network, vocabulary, counts = model.module, model.vocabulary, model.checkpoint.mixture
-            for name, mixture in (("with counts", counts), ("network alone", None)):
-                losses = {0.0: evaluate(network, ids, vocabulary, mixture=mixture)}
-                for rate in ADAPTIVE_RATES:
-                    losses[rate] = adaptive_loss(network, ids, vocabulary, mixture, rate)
-                shown = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in losses.items())
-                print(f"{file.name}, {name}: {shown}", flush=True)
+            losses = {0.0: evaluate(model.module, ids, model.vocabulary)}
+            for rate in ADAPTIVE_RATES:
+                losses[rate] = adaptive_loss(model.module, ids, model.vocabulary, rate)
+            shown = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in losses.items())
+            print(f"{file.name}: {shown}", flush=True)
 
 
 def coverage() -> None:
@@ -145,20 +138,15 @@ def page(file: str) -> None:
 def speed(run: str, text: str) -> None:
     """Print the CPU time of scoring a text, divided by that of the evaluation in training."""
     model = api.load(run)
-    vocabulary, mixture, T = model.vocabulary, model.checkpoint.mixture, model.config.model.T
+    vocabulary, T = model.vocabulary, model.config.model.T
     ids = vocabulary.encode(model.prepare(Path(text).read_text("utf-8"), drop_unknown=True))
     n = len(ids) - 1
     scored = ScoredText(text, ids, vocabulary, Units(n, n, n), 0, None)
-    context = model.config.model.attention_window
     ways: dict[str, Callable[[], object]] = {
-        "in training": lambda: evaluate(model.module, ids, vocabulary, mixture=mixture),
-        "gpt eval": lambda: evaluate_text(model.module, scored, mixture=mixture),
-        "gpt eval --html": lambda: evaluate_text(
-            model.module, scored, mixture=mixture, surprise=True
-        ),
-        f"gpt eval --stride {context // 2}": lambda: evaluate_text(
-            model.module, scored, mixture=mixture, stride=context // 2
-        ),
+        "in training": lambda: evaluate(model.module, ids, vocabulary),
+        "gpt eval": lambda: evaluate_text(model.module, scored),
+        "gpt eval --html": lambda: evaluate_text(model.module, scored, surprise=True),
+        f"gpt eval --stride {T // 2}": lambda: evaluate_text(model.module, scored, stride=T // 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
@@ -176,7 +164,7 @@ def speed(run: str, text: str) -> None:
 def memorisation(text: str) -> None:
     """Print what `gpt eval --memorisation` concludes about a normal and an overfitted run.
 
-    The normal run is shakespeare_cpu. The overfitted run trains shakespeare_fast without counts on
+    The normal run is shakespeare_cpu. The overfitted run trains shakespeare_fast on
     the first OVERFITTED_CHARACTERS, for many passes.
     """
     whole = Path(text).read_text("utf-8")

@@ -16,25 +16,23 @@ from typing import Any
 import numpy as np
 import torch
 from check_page import start_browser
-from numpy.typing import NDArray
 from selenium.webdriver import Chrome
 from selenium.webdriver.remote.remote_connection import RemoteConnection
 
 from gpt import api
 from gpt.api.resolve import read_text
 from gpt.config.schema import Config, ModelConfig, SampleConfig
-from gpt.evaluation.loss import scored_val
+from gpt.evaluation.loss import evaluate, scored_val
 from gpt.export.html import page_content, worker_source
 from gpt.export.shipped_weights import rounded
 from gpt.model.ensemble import make_model
-from gpt.model.windows import segmented
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model, weights_of
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.text.vocabulary import Vocabulary
 
-Content = tuple[dict[str, Any], dict[str, str]]
+Content = tuple[dict[str, Any], str]
 
 SIZES = {"0.8 M": (128, 4, 4), "10.65 M": (384, 6, 6)}  # C, n_layer, n_head
 T, V = 256, 65  # of these models
@@ -48,7 +46,7 @@ TIMEOUT_S = 600  # longest time of a request
 
 # Load a model in a worker, send requests one by one, and return all answers and the times in ms.
 RUN_REQUESTS = """
-const [source, header, data, requests, done] = arguments;
+const [source, header, weights, requests, done] = arguments;
 const url = URL.createObjectURL(new Blob([source], {type: "text/javascript"}));
 const worker = new Worker(url);
 const ask = (request) => new Promise((resolve) => {
@@ -64,7 +62,8 @@ const ask = (request) => new Promise((resolve) => {
 const plain = (key, value) => ArrayBuffer.isView(value) ? Array.from(value) : value;
 (async () => {
   const results = [];
-  for (const request of [{op: "load", header, data}, ...requests]) results.push(await ask(request));
+  const load = {op: "load", header, weights};
+  for (const request of [load, ...requests]) results.push(await ask(request));
   worker.terminate();
   done(JSON.stringify(results, plain));
 })();
@@ -108,8 +107,8 @@ def measure_speeds(browser: Chrome) -> None:
     for name, sizes in SIZES.items():
         for has_val in (True, False):
             content = random_content(*sizes, has_val=has_val)
-            header, data = content
-            size = len(data["weights"]) / 1e6
+            header, weights = content
+            size = len(weights) / 1e6
             kind = header["weights"]["kind"]
             print(f"{name} ({header['parameters']:,} parameters), {kind}: {size:.2f} MB of data")
             for kernel, prefix, repeats in kernels:
@@ -124,8 +123,8 @@ def compare(browser: Chrome, name: str) -> None:
     val = scored_val(read_text(model.config, model.vocabulary, model.run))
     content = page_content(name, model.checkpoint, val)
     header, data = content
-    sizes = ", ".join(f"{key} {len(text) / 1e6:.2f} MB" for key, text in data.items())
-    print(f"{name}: {header['parameters']:,} parameters as {header['weights']}; {sizes}")
+    size = len(data) / 1e6
+    print(f"{name}: {header['parameters']:,} parameters as {header['weights']}; {size:.2f} MB")
     weights = rounded(model.checkpoint.weights, header["weights"]["kind"]).restored()
     checkpoint = replace(model.checkpoint, weights=weights)
     ids = [int(id_) for id_ in val[: SCORED_CHARACTERS + 1]]
@@ -146,11 +145,11 @@ def compare(browser: Chrome, name: str) -> None:
     print(f"logits of {TEXTS} texts: largest difference {max(differences):.1e}")
     parts = [part["probabilities"] for part in scored["answers"][1:-1]]
     theirs = -np.log(np.concatenate(parts)).mean()
-    expected = losses(checkpoint, np.array(ids)).mean()
+    expected = evaluate(network, val[: SCORED_CHARACTERS + 1], checkpoint.vocabulary)
     speed = SCORED_CHARACTERS / scored["ms"] * 1000
     print(f"loss of {SCORED_CHARACTERS:,} characters: page {theirs:.6f}, run {expected:.6f} nats")
     print(f"scored {speed:,.0f} characters/s")
-    engine = NumpyEngine(checkpoint.config.model, weights, 1, checkpoint.mixture)
+    engine = NumpyEngine(checkpoint.config.model, weights, 1)
     chunks = generate(
         engine,
         checkpoint.vocabulary,
@@ -163,23 +162,6 @@ def compare(browser: Chrome, name: str) -> None:
     is_same = text == "".join(chunk.text for chunk in chunks)
     speed = SAMPLED_CHARACTERS / sampled["ms"] * 1000
     print(f"the same {SAMPLED_CHARACTERS} characters: {is_same}; {speed:,.0f} characters/s")
-
-
-def losses(checkpoint: CheckpointData, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the loss of each id but the first, by the network and counts of the train split."""
-    network = load_model(checkpoint, torch.device("cpu"))
-    T = checkpoint.config.model.T
-    results = []
-    for start in range(0, len(ids) - 1, T):
-        window, targets = ids[start : start + T], ids[start + 1 : start + T + 1]
-        window = window[: len(targets)]
-        with torch.no_grad():
-            log_p = segmented(network, torch.from_numpy(window)[None])[0].log_softmax(-1).numpy()
-        if checkpoint.mixture is not None:
-            mixture = checkpoint.mixture.for_sampling()
-            log_p = mixture.mix(*mixture.experts.of_window(window), log_p)
-        results.append(-log_p[np.arange(len(targets)), targets])
-    return np.concatenate(results)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def measure(config: Config, corpus: Corpus, device: torch.device) -> dict[str, f
     generate_text(model, corpus.vocabulary, length=SAMPLE_LENGTH, seed=0)
     sampled = time.perf_counter()
     step_s = (trained - started) / TIMED_STEPS
-    characters = config.train.batch_size * config.model.attention_window
+    characters = config.train.batch_size * config.model.T
     return {
         "start_s": round(started - began, 1),
         "step_ms": round(1000 * step_s, 2),

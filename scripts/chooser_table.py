@@ -47,7 +47,7 @@ class Machine:
         def pace(config: Config) -> Pace:
             model, launch_s = config.model, self.launch_s or 0.0
             each_s = operations_per_character(model, V) / self.rate + self.overhead_s
-            in_step = config.train.batch_size * model.attention_window
+            in_step = config.train.batch_size * model.T
             return Pace(each_s + launch_s * (model.n_layer + 2) / in_step, each_s / 3)
 
         on_cpu = self.launch_s is None
@@ -116,11 +116,11 @@ def row(machine: Machine, text: Text) -> str:
     chosen = planned(machine, text)
     model, train = chosen.config.model, chosen.config.train
     dropout = f", token dropout {model.character_dropout:g}" if model.character_dropout else ""
-    seen = train.steps * train.batch_size * model.attention_window / 1e6
+    seen = train.steps * train.batch_size * model.T / 1e6
     extrapolated = ", extrapolated" if chosen.extrapolated else ""
     return (
         f"| {text.name} | {machine.name} | {model.ensemble} of {model.n_layer} x {model.C}{dropout}"
-        f" | {chosen.parameters / model.ensemble / 1e6:.1f} M | {model.attention_window:,} | "
+        f" | {chosen.parameters / model.ensemble / 1e6:.1f} M | {model.T:,} | "
         f"{seen:,.0f} M | {chosen.passes:.2g} | {chosen.seconds:.0f} s | {chosen.val_loss:.2f} ± "
         f"{chosen.uncertainty:.2f}{extrapolated} | {text.expert} |"
     )

@@ -4,12 +4,10 @@
     python scripts/fit_law.py collect TEXTS [--jobs N]    train pilots and runs on a folder of texts
     python scripts/fit_law.py fit                         print coefficients for gpt/recipe/law.py
     python scripts/fit_law.py check                       print the residuals of the current ones
-    python scripts/fit_law.py mixing                      print MIXING and its errors, text by text
 
 Each run is a line of law/runs.jsonl, each pilot a line of law/pilots.jsonl. A line that exists is
 not trained again, so `collect` can be stopped and started again. All of them take about 3 hours of
-one core. `mixing` reads law/mixtures.jsonl, whose lines were copied from runs of `gpt train TEXT
---minutes N`, their predictions and their metrics.jsonl.
+one core.
 """
 
 import argparse
@@ -17,7 +15,7 @@ import json
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from law.fit import fit, read_points, report, report_mixtures
+from law.fit import fit, read_points, report
 from law.runs import PILOTED_MINUTES, collect, train_one
 from law.texts import HELD_OUT
 
@@ -28,7 +26,7 @@ from gpt.recipe.settings import Choice
 def main() -> None:
     """Run the command that the first argument names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("collect", "fit", "check", "mixing", "one"))
+    parser.add_argument("what", choices=("collect", "fit", "check", "one"))
     parser.add_argument("texts", type=Path, nargs="?")
     parser.add_argument("run", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=1)
@@ -38,8 +36,6 @@ def main() -> None:
         print(json.dumps(train_one(arguments.texts, text, Choice(*choice))))
     elif arguments.what == "collect":
         collect(arguments.texts, arguments.jobs)
-    elif arguments.what == "mixing":
-        report_mixtures()
     else:
         fitted = COEFFICIENTS
         if arguments.what == "fit":

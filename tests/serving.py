@@ -49,7 +49,7 @@ def serving(
 
 @pytest.fixture(name="run", scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("serve"), model__counts=3)
+    return trained(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.fixture(name="server", scope="module")

@@ -345,7 +345,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text a --out full", 2, "full: expected a name that ends in .png or .html"),
     ("attend --text a --out full.png", 2, "full.png: expected a new name or a plain file"),
     ("attend --text '' --out a.png", 2, "expected at least one character, got none"),
-    ("attend --text aaaaaaaaaaaaaa", 2, "attention_window = 13 characters"),
+    ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
     ("attend --text Éa!", 2, "outside the model's vocabulary: É !; leave them"),
     ("attend --text a --device warp", 2, "device warp: expected auto"),
     ("eval small --stride 14", 2, "--stride: expected 1 to model.T = 13, got 14"),

@@ -86,7 +86,7 @@ def test_words_stay_words(name: str) -> None:
         ("model: {dropout: 1}", "model.dropout: expected less than 1, got 1"),
         (
             "{model: {T: 12}, train: {first_window: 5}}",
-            "train.first_window: expected a divisor of model.attention_window (12), so that every "
+            "train.first_window: expected a divisor of model.T (12), so that every "
             "step has the same number of characters, got 5",
         ),
         ("model: {positions: sine}", "model.positions: expected 'learned' or 'rotary', got 'sine'"),
@@ -197,7 +197,7 @@ def test_an_override_below_a_setting_is_refused_where_it_was_written() -> None:
 def test_a_shipped_config_is_found_by_its_name() -> None:
     assert load_config("quickstart") == load_config(SHIPPED / "quickstart.yaml")
     Path("quickstart").mkdir()  # of the same name, but no config
-    assert load_config("quickstart").train.steps == 300
+    assert load_config("quickstart").train.steps == 500
     Path("classic").write_text("seed: 3")
     assert load_config("classic").seed == 3
     with pytest.raises(ConfigError, match=r"quikstart: cannot read .*: classic, quickstart, "):
@@ -386,8 +386,6 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
         assert load(to_yaml(config)) == config
     elif isinstance(value, bool):
         assert text.strip().lower() == str(value).lower()
-    elif key == "model.attention_window":  # documented as at most T
-        assert value == min(float(text.strip()), config.model.T)
     elif isinstance(value, int | float):
         assert float(text.strip()) == value
     else:

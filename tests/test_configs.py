@@ -34,8 +34,8 @@ def test_a_config_is_short_and_says_what_it_chooses(path: Path) -> None:
         for key in (keys if isinstance(keys, dict) else [""])
     }
     sizes = [f"model.{key}" for key in ("T", "C", "n_layer", "n_head", "head_size")]
-    always = {"device", "train.steps", "model.counts", *sizes}  # a long T needs counts
-    assert always - {"model.counts"} <= stated
+    always = {"device", "train.steps", *sizes}
+    assert always <= stated
     settings = values(load_config(path))
     without = {key: values(load_config(path, [f"{key}=null"])) for key in stated - always}
     assert {key for key in without if without[key] == settings} == set()

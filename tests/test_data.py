@@ -20,9 +20,7 @@ from rich.cells import cell_len
 
 from gpt import api
 from gpt.config.schema import DataConfig
-from gpt.counts.kneser_ney import KneserNey
-from gpt.counts.ngram_counts import count_ngrams
-from gpt.evaluation import baselines, characters, text_report
+from gpt.evaluation import characters, text_report
 from gpt.evaluation.baselines import ngram_loss
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates
@@ -223,20 +221,6 @@ def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
     assert report.baselines.trigram_bits_per_character == pytest.approx(bits)
     bits = 8 * len(lzma.compress(text.encode())) / len(text)
     assert report.baselines.xz_bits_per_character == pytest.approx(bits)
-
-
-@pytest.mark.parametrize("part", [100, 10**6])
-def test_the_loss_of_a_trigram_is_the_mean_over_val_and_an_unknown_character_costs_its_share(
-    monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    monkeypatch.setattr(baselines, "COMPRESSED_PART", part)
-    data = DataConfig(max_vocabulary=11)
-    corpus = load_corpus(open_source(write(random_text(5003, seed=2)), data), data)
-    p = KneserNey(count_ngrams(corpus.train, 11, 2)).probabilities(corpus.val)
-    unknown = corpus.val[2:] == corpus.vocabulary.unknown_id
-    assert unknown.any()
-    nats = -np.log(p) + unknown * math.log(corpus.vocabulary.unknown)
-    assert ngram_loss(corpus.train, corpus.val, corpus.vocabulary, 2) == pytest.approx(nats.mean())
 
 
 def test_a_model_of_bytes_is_compared_by_character() -> None:

@@ -188,7 +188,7 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
     other = load_corpus(open_source(str(tmp_path / "other.txt")))
     with pytest.raises(ConfigError, match=r"expected a run with the vocabulary of this text"):
         train(student(), other, Path("r"))
-    with pytest.raises(ConfigError, match=r"a model.attention_window of at least 19, got 17"):
+    with pytest.raises(ConfigError, match=r"a model.T of at least 19, got 17"):
         train(student(model__T=19), corpus, Path("r"))
     shutil.rmtree("teacher/checkpoints")
     with pytest.raises(UsageError, match=r"^teacher has no checkpoint"):

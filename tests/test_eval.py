@@ -17,9 +17,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.evaluation.scores import adaptive_loss, score_text
 from gpt.inspection.evaluation_views import report_tables
 from gpt.model.transformer import GPT
-from gpt.model.windows import mixed
 from gpt.text import batches
-from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
@@ -31,8 +29,6 @@ KINDS = {
     "characters": {},
     "bytes": {"data.vocabulary": "bytes"},
     "unknown": {"data.max_vocabulary": 7},
-    "counts": {"model.counts": 3, "model.window_counts": 2, "model.T": 26,
-               "model.attention_window": 13},
     "ensemble": {"model.ensemble": 2},
 }  # fmt: skip
 
@@ -87,28 +83,6 @@ def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: in
     assert (contexts >= np.minimum(np.arange(1, 98), T - stride + 1)).all()
 
 
-@pytest.mark.parametrize("stride", [1, 2, 13])
-def test_a_sliding_window_of_counts_equals_an_oracle_of_one_character_at_a_time(
-    runs: dict[str, Path], stride: int
-) -> None:
-    """The network sees 13 characters. Counts see 26, and begin anew every 3, 2 or 13 characters."""
-    model = api.load(runs["counts"])
-    mixture, ids = model.checkpoint.mixture, model.vocabulary.encode(PANGRAM + PANGRAM)[:98]
-    assert mixture is not None
-    scores = score_text(model.module, ids, model.vocabulary, mixture=mixture, stride=stride)
-    losses = np.concatenate([s.losses for s in scores])
-    expected, since, moved = [], [], max(1, 3 // stride) * stride
-    for i in range(1, len(ids)):
-        ends = [min(-(-i // n) * n, len(ids) - 1) for n in (stride, moved)]
-        network, counted = (ids[max(0, e - T) : i] for e, T in zip(ends, (13, 26), strict=True))
-        row = model.module(to_torch(network)[None])[:, -1:].detach()
-        since = [] if (i - 1) % moved == 0 else since  # losses since counts began anew matter
-        since.append(row)
-        log_p = mixed(mixture, to_torch(counted)[None], torch.cat(since, 1))[0, -1]
-        expected.append(-log_p[ids[i]].item())
-    np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-4)
-
-
 @torch.no_grad()
 def test_it_equals_the_loss_of_hugging_faces_gpt2() -> None:
     model = shaken(GPT(config(**TEXTBOOK, C=35, head_size=7, value_size=7), GPT2_VOCABULARY))
@@ -130,7 +104,7 @@ def test_the_probabilities_of_all_next_characters_sum_to_1(
     start = vocabulary.encode(PANGRAM[:11])
     for id_ in range(len(vocabulary)):
         ids = np.append(start, id_).astype(vocabulary.dtype)
-        (scores,) = score_text(model.module, ids, vocabulary, mixture=model.checkpoint.mixture)
+        (scores,) = score_text(model.module, ids, vocabulary)
         share = vocabulary.unknown if id_ == vocabulary.unknown_id else 1
         total += share * math.exp(-scores.losses[-1])
     assert total == pytest.approx(1, abs=1e-4)
@@ -266,17 +240,16 @@ def test_the_adaptive_loss_scores_before_it_learns_and_changes_no_weight(
 ) -> None:
     """It equals the loss on a single segment, and is lower on a text that repeats itself."""
     model = api.load(runs[kind])
-    module, vocabulary, mixture = model.module, model.vocabulary, model.checkpoint.mixture
+    module, vocabulary = model.module, model.vocabulary
     before = {name: value.clone() for name, value in module.state_dict().items()}
     segment = vocabulary.encode(PANGRAM[:14])[:14]
-    (scores,) = score_text(module, segment, vocabulary, mixture=mixture)
-    adaptive = adaptive_loss(module, segment, vocabulary, mixture)
+    (scores,) = score_text(module, segment, vocabulary)
+    adaptive = adaptive_loss(module, segment, vocabulary)
     assert adaptive == pytest.approx(scores.losses.mean(), rel=1e-4)
     Path("other.txt").write_text(PANGRAM * 31)
     report = api.evaluate(model, "other.txt", dynamic=True)
     assert report.adaptive_loss is not None
-    if mixture is None:  # the gate does not learn, so that counts can be worse on such a text
-        assert report.adaptive_loss < report.loss_per_character
+    assert report.adaptive_loss < report.loss_per_character
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 

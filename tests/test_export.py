@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from gpt import api
 from gpt.config.schema import SampleConfig
-from gpt.counts.experts import Experts
-from gpt.counts.mixture import Gate, Mixture
-from gpt.counts.window import Characters
 from gpt.evaluation.head_analysis import attend_text
 from gpt.evaluation.loss import evaluate
 from gpt.export.html import html_page, page_content, worker_source
@@ -28,6 +25,7 @@ from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
+from gpt.sampling.stopping import collect
 from gpt.text.vocabulary import BYTES, Ids, Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_page import Chrome, browser  # noqa: F401
@@ -41,7 +39,7 @@ RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01, "presence
 
 # Load a model in a new worker, send requests one by one, and return all answers to each.
 ASK = """
-const [source, header, data, requests, done] = arguments;
+const [source, header, weights, requests, done] = arguments;
 const url = URL.createObjectURL(new Blob([source], {type: "text/javascript"}));
 const worker = new Worker(url);
 const parts = ["token", "scores"];
@@ -55,7 +53,7 @@ const ask = (request) => new Promise((resolve) => {
   worker.postMessage({id: 3, ...request});
 });
 (async () => {
-  const answers = [await ask({op: "load", header, data})];
+  const answers = [await ask({op: "load", header, weights})];
   for (const request of requests) answers.push(await ask(request));
   worker.terminate();
   done(JSON.stringify(answers, plain));
@@ -74,7 +72,7 @@ class Page:
         val: Ids | None = None,
     ) -> None:
         self.browser, self.kernel = browser, kernel
-        self.header, self.data = page_content("run", checkpoint, val)
+        self.header, self.arrays = page_content("run", checkpoint, val)
         weights = rounded(checkpoint.weights, self.header["weights"]["kind"]).restored()
         self.checkpoint = replace(checkpoint, weights=weights)
 
@@ -82,14 +80,17 @@ class Page:
         """Return the answers to each request, after loading the model."""
         source = ("" if self.kernel else "delete self.WebAssembly;") + worker_source()
         answers: list[list[dict[str, Any]]] = json.loads(
-            self.browser.execute_async_script(ASK, source, self.header, self.data, requests)
+            self.browser.execute_async_script(ASK, source, self.header, self.arrays, requests)
         )
         loaded = {"op": "loaded", "id": 3, "kernel": "WebAssembly" if self.kernel else "JavaScript"}
         assert answers[0][-1] == loaded
         return answers[1:]
 
-    def texts(self, ids: list[int], length: int, **request: Any) -> tuple[str, str]:
-        """Return the sample of `length` characters after `ids` by the page, and ours."""
+    def sample(self, ids: list[int], length: int, **request: Any) -> str:
+        """Return a sample of at most `length` characters after `ids`.
+
+        Ours has the same text and, up to 1e-4, the same log-probabilities.
+        """
         request = {
             "op": "generate",
             "ids": ids,
@@ -98,9 +99,7 @@ class Page:
             "length": length,
         } | request
         [answers] = self.ask(request)
-        engine = NumpyEngine(
-            self.checkpoint.config.model, self.checkpoint.weights, 1, self.checkpoint.mixture
-        )
+        engine = NumpyEngine(self.checkpoint.config.model, self.checkpoint.weights, 1)
         chunks = generate(
             engine,
             self.checkpoint.vocabulary,
@@ -110,7 +109,12 @@ class Page:
             rules=SampleConfig.model_validate(request["rules"]),
             stops=request.get("stops", ()),
         )
-        return written(answers), "".join(chunk.text for chunk in chunks)
+        [sample] = collect(chunks, [""])
+        assert written(answers) == sample.text
+        if not self.checkpoint.vocabulary.is_bytes:
+            theirs = np.log([answer["probability"] for answer in answers[:-1]])
+            assert theirs == pytest.approx(np.array(sample.log_probabilities), abs=1e-4)
+        return sample.text
 
 
 def written(answers: list[dict[str, Any]]) -> str:
@@ -142,8 +146,7 @@ def test_a_page_computes_our_logits_and_writes_our_text(
     [[answer]] = page.ask({"op": "logits", "ids": ids})
     expected = logits_of(page.checkpoint, ids)
     assert np.array(answer["logits"]).reshape(expected.shape) == pytest.approx(expected, abs=1e-4)
-    theirs, ours = page.texts(ids[:5], 101)
-    assert theirs == ours
+    page.sample(ids[:5], 101)
 
 
 def network_with(V: int) -> GPT:
@@ -154,63 +157,23 @@ def network_with(V: int) -> GPT:
     return network
 
 
-def with_counts(checkpoint: CheckpointData, train: list[int]) -> CheckpointData:
-    """Add counts of `train`, weighted by random gates."""
-    config = checkpoint.config.model_copy(
-        update={"model": checkpoint.config.model.model_copy(update={"T": 29, "counts": 3})}
-    )
-    vocabulary, ids = checkpoint.vocabulary, np.array(train, checkpoint.vocabulary.dtype)
-    experts = Experts.of(ids, len(vocabulary), 3, 2, Characters.of(vocabulary.names))
-    random = np.random.default_rng(7)
-
-    def gate(experts: Experts) -> Gate:
-        F, E, hidden = experts.features + experts.size + 1, experts.size + 1, 5
-        shapes = [(F,), (F,), (F, hidden), (hidden,), (hidden, E), (E,)]
-        arrays = [0.3 * random.standard_normal(shape).astype(np.float32) for shape in shapes]
-        return Gate(arrays[0], np.exp(arrays[1]), *arrays[2:5], arrays[5] + 0.3)
-
-    mixture = Mixture(experts, gate(experts), gate(experts.of_train), 29)
-    return replace(checkpoint, config=config, mixture=mixture)
-
-
-@pytest.mark.parametrize(("V", "unknown"), [(12, 0), (12, 2), (1009, 0)])
-def test_counts_of_the_train_split_are_mixed_as_in_our_samples(
-    open_page: Callable[..., Page], V: int, unknown: int
+@pytest.mark.parametrize("ensemble", [1, 3])
+def test_a_page_measures_a_text_as_a_val_loss_is_measured(
+    open_page: Callable[..., Page], ensemble: int
 ) -> None:
-    """The text begins with an n-gram that occurs nowhere else, and repeats a long passage."""
-    known = V - (unknown > 0)  # the last id is that of unknown characters, which is never drawn
-    characters = "".join(chr(0x4E00 + id_) for id_ in range(known))
-    checkpoint = replace(data_of(network_with(V)), vocabulary=Vocabulary(characters, unknown))
-    random = np.random.default_rng(11)
-    passage = random.integers(2, 11, 37).tolist()
-    train = [0, 1, 0, *random.integers(2, 11, 307).tolist(), *passage, 7, *passage, V - 1]
-    page = open_page(with_counts(checkpoint, train))
-    ids = [0, 1, *passage, *random.integers(0, 12 - (unknown > 0), 31).tolist()]
-    [answers] = page.ask({"op": "score", "ids": ids})
-    theirs = np.concatenate([a["probabilities"] for a in answers if a["op"] == "scores"])[1:]
-    mixture, T = page.checkpoint.mixture, 29
-    assert mixture is not None
-    mixture, expected = mixture.for_sampling(), []
-    for start in range(0, len(ids) - 1, T):
-        window = ids[start : start + T + 1]
-        segments = [window[i : i + 13] for i in range(0, len(window) - 1, 13)]
-        logits = [logits_of(page.checkpoint, segment) for segment in segments]
-        network = log_softmax(np.concatenate(logits))[: len(window) - 1]
-        counted = mixture.experts.of_window(np.array(window[:-1]))
-        mixed = mixture.mix(*counted, network.astype(np.float32))
-        expected += np.exp(mixed)[np.arange(len(window) - 1), window[1:]].tolist()
-    assert theirs.astype(float) == pytest.approx(expected, rel=1e-4)
-    theirs_text, ours = page.texts(ids[:31], 89)
-    assert theirs_text == ours
+    """The text has several windows of T ids, and the page several passes in each."""
+    page = open_page(data_of(network_of(ensemble=ensemble, T=41)))
+    ids = np.random.default_rng(11).integers(0, len(VOCABULARY), 101)
+    [answers] = page.ask({"op": "score", "ids": ids.tolist()})
+    p = np.concatenate([a["probabilities"] for a in answers if a["op"] == "scores"])[1:]
+    expected = evaluate(load_model(page.checkpoint, torch.device("cpu")), ids.astype(np.uint8))
+    assert -np.log(p.astype(float)).mean() == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_page_with_ngrams_has_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug: the end of a long train split was in the page, too, though nothing read it."""
-    monkeypatch.setattr("gpt.counts.long_contexts.INDEXED_IDS", 53)
-    checkpoint = with_counts(data_of(network_with(12)), [*range(12)] * 17)
-    header, _ = page_content("run", checkpoint, None)
-    names = [entry["name"] for entry in header["counts"]["arrays"]]
-    assert ("ids.1" in names, "text" in names) == (True, False)
+def test_a_page_never_draws_the_unknown_id(open_page: Callable[..., Page]) -> None:
+    vocabulary = Vocabulary(VOCABULARY.characters[:-1], unknown=2)
+    page = open_page(replace(data_of(network_of()), vocabulary=vocabulary))
+    page.sample([3, 1, 4], 61)
 
 
 def test_bytes_become_characters_and_stop_strings_end_a_text(
@@ -218,11 +181,10 @@ def test_bytes_become_characters_and_stop_strings_end_a_text(
 ) -> None:
     page = open_page(replace(data_of(network_with(256)), vocabulary=BYTES))
     prompt = list("日本é".encode()[:-1])
-    theirs, ours = page.texts(prompt, 67, rules={"temperature": 0.5})
-    assert theirs == ours
-    stop = ours[40:42]
-    stopped = page.texts(prompt, 67, rules={"temperature": 0.5}, stops=[stop, "never"])
-    assert stopped == (ours[: ours.index(stop)],) * 2
+    text = page.sample(prompt, 67, rules={"temperature": 0.5})
+    stop = text[40:42]
+    stopped = page.sample(prompt, 67, rules={"temperature": 0.5}, stops=[stop, "never"])
+    assert stopped == text[: text.index(stop)]
 
 
 def test_a_text_can_be_continued(open_page: Callable[..., Page]) -> None:

@@ -6,14 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
-import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
 from gpt import api
 from gpt.export.shipped_weights import rounded
-from gpt.sampling.counted_texts import CountedTexts
 from gpt.text.display import symbol
 from tests.conftest import PANGRAM, small
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401
@@ -32,7 +28,7 @@ def train(folder: Path, text: str, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run"), TEXT, train__steps=41, model__counts=3)
+    return train(tmp_path_factory.mktemp("run"), TEXT, train__steps=41)
 
 
 @pytest.fixture
@@ -43,15 +39,6 @@ def page(browser: Chrome, run: Path) -> Iterator[Chrome]:  # noqa: F811
     emulate(browser, 1280, 800)
     yield browser
     assert browser.get_log("browser") == []
-
-
-def sampling_logits(model: api.Model, text: str) -> NDArray[np.float64]:
-    """The log-probabilities (V) from which `gpt sample` would draw the character after `text`."""
-    ids, mixture = model.vocabulary.encode(text).astype(np.int64), model.checkpoint.mixture
-    assert mixture is not None
-    with torch.inference_mode():
-        network = model.module(torch.from_numpy(ids)[None])[0, -1:].double().log_softmax(-1)
-    return CountedTexts(mixture, [ids.tolist()]).mix(network.numpy())[0]
 
 
 def wait(page: Chrome, condition: Callable[[], object]) -> None:
@@ -143,7 +130,7 @@ def test_the_bars_are_the_models_probabilities_and_follow_the_temperature(
     visit(page, run.parent / "page.html", prompt="the quick b", seed=1, length=1)
     page.find_element(By.ID, "text").send_keys(Keys.END, Keys.ARROW_LEFT)
     wait(page, lambda: shown(page, "place").startswith("Character 12"))
-    logits = torch.from_numpy(sampling_logits(api.load(run), "the quick b"))
+    logits = api.load(run).logits("the quick b")[-1]
     for temperature in (1, 0.5, 2):
         page.execute_script(
             "const slider = document.getElementById('temperature');"
@@ -171,7 +158,7 @@ def test_markup_and_unknown_characters_stay_text(page: Chrome, run: Path) -> Non
 
 @pytest.fixture
 def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
-    """The page of a model of bytes without n-gram counts, next to its run."""
+    """The page of a model of bytes, next to its run."""
     changes = {"data__vocabulary": "bytes", "train__steps": 23}
     api.load(train(tmp_path, "日本語 fox\n" * 199, **changes)).export("html", Path("page.html"))
     emulate(browser, 1280, 800)
@@ -191,17 +178,6 @@ def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes: Chrome)
     assert text_of(page) == as_shown(text)
     nats = float(shown(page, "status").split("mean surprise ")[1].split()[0])
     assert nats == pytest.approx(api.load(run).loss(text), rel=2e-3)
-
-
-def test_who_shares_the_text_with_the_page_is_told(
-    page: Chrome, run: Path, gpt: Callable[..., tuple[int, str, str]]
-) -> None:
-    """The page of a run with n-gram counts contains its training text, which nobody was told."""
-    code, _, err = gpt("export", run, "--to", "html", "--out", "again.html")
-    assert code == 0
-    assert "contains the training text" in " ".join(err.split())
-    visit(page, run.parent / "page.html")
-    assert "contains the training text" in shown(page, "facts")
 
 
 def test_it_uses_no_network_and_fits_a_phone(page: Chrome, run: Path) -> None:

@@ -94,17 +94,6 @@ def test_a_recorded_step_computes_what_its_operations_compute(
     torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-4)
 
 
-def test_counts_mix_with_a_gpus_predictions_as_with_a_cpus(corpus: Corpus) -> None:
-    """The gate is fitted on the GPU; the checkpoint's mixture has the same loss on both devices."""
-    counted = {"model__counts": 3, "model__window_counts": 2}
-    outcome = train(small(device="cuda", **counted), corpus, Path("r"))
-    for device in ("cpu", "cuda"):
-        data = read_checkpoint(Path("r"), "best")
-        model = load_model(data, torch.device(device))
-        loss = evaluate(model, corpus.val, mixture=data.mixture)
-        assert loss == pytest.approx(outcome.best_val_loss, rel=0.01)
-
-
 def test_attention_weights_are_dropped_by_the_seed() -> None:
     """The mean output over many draws is the output without dropout."""
     config = small(model__dropout=0.3).model

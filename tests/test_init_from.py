@@ -192,7 +192,7 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     old = package.load(run).config
     changed = ["model.T=7", "model.character_dropout=0.2", "train.learning_rate=1e-3"]
     new = package.load(fine_tuned(run, new_text, *changed)).config
-    shape = old.model.model_copy(update={"T": 7, "attention_window": 7, "character_dropout": 0.2})
+    shape = old.model.model_copy(update={"T": 7, "character_dropout": 0.2})
     assert (new.model, new.data.lowercase) == (shape, True)
     assert (new.train.batch_size, new.train.beta2) == (6, 0.95)
     assert new.train.learning_rate == 1e-3
@@ -205,8 +205,6 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     ("settings", "minutes", "expected"),
     [
         ([], None, {"steps": 41, "max_steps": None, "patience": 3, "eval_every": "10 %"}),
-        # bug: steps were counted by the window, not by the shorter attention window
-        (["model.T=26", "model.attention_window=13", "model.counts=2"], None, {"steps": 41}),
         (["train.patience=5", "train.eval_every=7"], None, {"patience": 5, "eval_every": 7}),
         (["train.patience=null"], None, {"steps": 41, "patience": None}),
         (["train.steps=900"], None, {"steps": 900, "patience": None, "eval_every": 250}),
@@ -288,7 +286,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
         (
             {"model__positions": "learned"},
             ["model.T=17"],
-            r"model\.attention_window: expected at most 13, the number of position .*, got 17",
+            r"model\.T: expected at most 13, the number of position .*, got 17",
         ),
         ({}, ["data.vocabulary=bytes"], r"data\.vocabulary \(characters to bytes\)"),
         (

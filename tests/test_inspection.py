@@ -6,7 +6,6 @@ import json
 import os
 import re
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.evaluation.head_analysis import (
     Attention,
     AttentionAnalysis,
-    CountsAnalysis,
     LogitLens,
     analyze_text,
     attend,
@@ -70,16 +68,6 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
         lens=LogitLens(likely.argmax(-1), likely.amax(-1), losses),
     )
     return analysis, vocabulary
-
-
-def counts_of(analysis: AttentionAnalysis) -> CountsAnalysis:
-    """Counts of the right shapes for `analysis`, with the first two rows of its lens."""
-    draws = torch.Generator().manual_seed(1)
-    lens = LogitLens(*(each[:2].flip(0) for each in vars(analysis.lens).values()))
-    weights = torch.randn(analysis.weights.shape[-1], 3, generator=draws)
-    return CountsAnalysis(
-        lens, weights, ["order 5 of the train split", "order 1 of the window", "network"]
-    )
 
 
 # --- the weights ---
@@ -309,23 +297,6 @@ def test_a_pages_data_reads_back(text: str) -> None:
         ids = analysis.lens.predicted[row].tolist()
         assert list(layer["next"]) == [vocabulary.characters[i] for i in ids]
         assert layer["losses"] == pytest.approx(analysis.lens.losses[row].tolist(), abs=1e-4)
-
-
-def test_a_page_has_counts_only_if_the_model_has() -> None:
-    text = "to be"
-    analysis, vocabulary = analysis_of(text)
-    assert data_of(attention_page(analysis, text, "t", vocabulary).decode())["counts"] is None
-    assert "counts alone" not in draw_head(analysis, text, "t", layer=0, head=0)
-    counts = counts_of(analysis)
-    analysis = replace(analysis, with_counts=counts)
-    data = data_of(attention_page(analysis, text, "t", vocabulary).decode())["counts"]
-    assert data["names"] == counts.names
-    assert np.abs(np.array(data["weights"]) - counts.weights.numpy()).max() < 1e-4
-    for row, values in enumerate(data["lens"]):
-        ids = counts.lens.predicted[row].tolist()
-        assert list(values["next"]) == [vocabulary.characters[i] for i in ids]
-        assert values["losses"] == pytest.approx(counts.lens.losses[row].tolist(), abs=1e-4)
-    assert "counts alone" in " ".join(draw_head(analysis, text, "t", layer=0, head=0).split())
 
 
 def test_a_page_of_one_character_has_no_scores() -> None:

@@ -313,7 +313,7 @@ def test_the_exercise_of_training(change: Callable[..., ModuleType]) -> None:
 def test_the_exercise_of_counting(change: Callable[..., ModuleType]) -> None:
     changed = change(counting, "return min(count, 3) / 2", "return 0")
     page = explained(changed)
-    assert failing(page) == ["these lines = the production model's counts"]
+    assert failing(page) == ["these lines = the n-gram model of gpt eval"]
     counts, probabilities = (p["values"] for p in page.parts if len(p.get("rows", ())) == 3)
     for counted, probable in zip(counts, probabilities, strict=True):
         assert [x == 0 for x in counted] == [x == 0 for x in probable]
@@ -490,7 +490,7 @@ def test_each_lesson_names_the_next() -> None:
 def test_a_character_is_followed_through_the_users_own_model(run: Path, text: str) -> None:
     data = read_checkpoint(run, "best")
     model = load_model(data, torch.device("cpu"))
-    trained = trained_model("run", model, data.vocabulary, 3, text, None, data.mixture)
+    trained = trained_model("run", model, data.vocabulary, 3, text)
     page = build_page(FOLLOW, SEED, trained)
     assert page.holds
     tables = {p["table"]: p for p in page.parts if "table" in p}

@@ -76,7 +76,7 @@ def test_a_text_that_a_written_model_cannot_train_on_ends_in_one_line(
 
 def test_the_written_gpt_has_the_logits_of_production(written: dict[str, Any]) -> None:
     sizes = {"T": 13, "C": 35, "n_layer": 3, "n_head": 5, "head_size": 7, "value_size": 7}
-    form = load_config("classic").model.model_dump(exclude={"attention_window"})
+    form = load_config("classic").model.model_dump()
     production = shaken(GPT(ModelConfig.model_validate(form | sizes), 37))
     textbook = written["Textbook"](37, 13, 35, n_layer=3, n_head=5)
     textbook.load_state_dict(production.state_dict())
@@ -93,7 +93,7 @@ def test_the_written_gpt_trains_to_the_loss_of_classic(written: dict[str, Any]) 
     corpus = load_corpus(open_source("text.txt"))
     sizes = {"T": 16, "C": 32, "n_layer": 1, "n_head": 2, "head_size": 16, "value_size": 16}
     tree = load_config("classic").model_dump()
-    tree["model"] = load_config("classic").model.model_dump(exclude={"attention_window"}) | sizes
+    tree["model"] = load_config("classic").model.model_dump() | sizes
     short = {"steps": 200, "eval_every": 200, "checkpoint_every": 200, "sample_length": 0}
     tree["train"] |= short | {"batch_size": 32, "learning_rate": 0.01, "warmup_steps": 20}
     classic = train(Config.model_validate(tree), corpus, Path("run")).val_loss

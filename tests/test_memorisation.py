@@ -108,7 +108,6 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None
 @pytest.mark.parametrize("changes", [
     {"data.vocabulary": "bytes"},
     {"data.max_vocabulary": 7},
-    {"model.counts": 3, "model.window_counts": 2, "model.T": 26, "model.attention_window": 13},
     {"model.ensemble": 2},
 ])  # fmt: skip
 def test_every_kind_of_model_is_searched(changes: dict[str, object]) -> None:

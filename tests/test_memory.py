@@ -237,5 +237,5 @@ def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes:
     with two_gpus(), patch.object(torch.cuda, "mem_get_info", return_value=(free, free)):
         config = plan(corpus, 60, base, difficulty=text, speed=speed).config
         check_training_memory(config, 65, torch.device("cuda:0"))
-    assert config.train.batch_size * config.model.attention_window >= 60_000
+    assert config.train.batch_size * config.model.T >= 60_000
     assert (config.train.accumulation > 1) == (gigabytes < 200)

@@ -191,21 +191,6 @@ def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> Non
     assert machine.now < 60 * least
 
 
-def test_a_run_with_counts_may_take_half_as_long_again(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Bug: on a busy machine, `--minutes 1` was refused after 45 s, though counts predict well."""
-    too_few = 0.1
-    with pytest.raises(UsageError, match="is too short for one step"):
-        run_on(Machine(even), timed(too_few), corpus, "r")
-    with pytest.raises(UsageError, match="is too short for one step"):
-        run_on(Machine(even), timed(too_few / 2, model__counts=3), corpus, "r")
-    machine = Machine(even)
-    assert run_on(machine, timed(too_few, model__counts=3), corpus, "r").step == 1
-    assert machine.now < 1.5 * 60 * too_few
-    assert "the network trains for one step only, and the run takes about" in caplog.text
-
-
 def test_evaluations_are_spread_over_the_run(corpus: Corpus) -> None:
     outcome = run_on(Machine(uneven), timed(train__eval_every="25 %"), corpus, "r")
     steps = [record["step"] for record in metrics_of(Path("r")) if "val_loss" in record]

@@ -385,26 +385,6 @@ def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
     assert len(present) >= least
 
 
-def test_the_losses_of_a_model_with_counts_fit_the_bar_and_have_different_names(
-    terminal: Callable[[int], Terminal], caplog: pytest.LogCaptureFixture
-) -> None:
-    """At 80 columns step 98 of 259 was cut to 98 or 9; the last line had `without counts` twice."""
-    caplog.set_level(logging.INFO, "gpt")
-    screen = terminal(80)
-    losses = {"val_loss_part": 1.7, "val_loss_part_network": 4.5, "train_loss": 1.5}
-    with closing(ProgressBar(259, 97)) as bar:
-        bar.on_metrics(97, losses | {"chars_per_s": 1770.0})
-        bar.on_metrics(98, losses | {"val_loss": 1.6, "val_loss_network": 4.4})
-        bar.on_step(98)
-    line = screen.shown()[-1]
-    assert line.startswith("val 1.6000, train 1.5000, 1.77k chars/s ")
-    assert " 98/259 " in line
-    first, last = [record.getMessage() for record in caplog.records]
-    rest = "train 1.5000, 1.77k chars/s"
-    assert first == f"step 97: part of val 1.7000, without counts 4.5000, {rest}"
-    assert last == f"step 98: val 1.6000, without counts 4.4000, {rest}"
-
-
 def test_the_first_lines_of_a_sample_are_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from gpt.inspection.attention_views import attention_page
 from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
 from gpt.text.vocabulary import BYTES
-from tests.test_inspection import analysis_of, counts_of, model
+from tests.test_inspection import analysis_of, model
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or CHROMEDRIVER is None:
@@ -155,35 +155,6 @@ def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> N
             math.exp(-lens.losses[layer, 37].item()), abs=6e-4
         )
         assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
-
-
-@pytest.mark.parametrize("width", [360, 1200])
-def test_the_logit_lens_goes_on_with_counts_and_mixture(
-    browser: Chrome, tmp_path: Path, width: int
-) -> None:
-    counts = counts_of(ANALYSIS)
-    analysis = replace(ANALYSIS, with_counts=counts)
-    file = tmp_path / "page.html"
-    file.write_bytes(attention_page(analysis, TEXT, "a run", VOCABULARY))
-    emulate(browser, width, 800)
-    browser.get(file.as_uri())
-    press(browser, Keys.HOME, *[Keys.ARROW_RIGHT] * 5)
-    rows = [row.text.split() for row in browser.find_elements(By.CSS_SELECTOR, "#lens tr")]
-    assert [row[0] for row in rows] == ["embeddings", "layer", "layer", "counts", "mixture"]
-    for i, (_, c, probability, _, actual, _, loss) in enumerate(rows[-2:]):
-        assert c == symbol(VOCABULARY.characters[int(counts.lens.predicted[i, 5])])
-        expected = [counts.lens.probabilities[i, 5], (-counts.lens.losses[i, 5]).exp()]
-        assert [float(probability), float(actual)] == pytest.approx(
-            [100 * p.item() for p in expected], abs=0.06
-        )
-        assert float(loss) == pytest.approx(counts.lens.losses[i].mean().item(), abs=6e-4)
-    names = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#weights span")][::2]
-    assert names == counts.names
-    assert numbers(browser, "#weights .percent") == pytest.approx(
-        counts.weights[5].tolist(), abs=6e-3
-    )
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert browser.get_log("browser") == []
 
 
 def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Path) -> None:

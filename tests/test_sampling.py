@@ -551,7 +551,6 @@ class Script:
 
     def __init__(self, text: str) -> None:
         self.T, self.ids = 5, iter(VOCABULARY.encode(text).tolist())
-        self.mixture = None
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         assert rows == list(range(len(rows)))

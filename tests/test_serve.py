@@ -144,7 +144,7 @@ def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
     """
     text = tmp_path / "text.txt"
     text.write_text("ありがとう。" * 97, "utf-8")
-    config = small(data__vocabulary="bytes", model__counts=5, train__steps=3)
+    config = small(data__vocabulary="bytes", train__steps=199, train__learning_rate=2e-2)
     outcome = gpt.train(config, text=str(text), run_dir=tmp_path / "run")
     prompt = [*"ありが".encode()][:-1]  # without the last byte of a character
     with serving(Path(outcome.run)) as (url, _):

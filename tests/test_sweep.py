@@ -537,7 +537,7 @@ def test_a_sweep_by_a_teacher_with_shorter_windows_is_refused_before_it_begins(
     command = ("train", "--config", config_file)
     assert gpt(*command, "--run-dir", "base", "--set", "model.T=7")[0] == 0
     code, _, err = gpt(*command, "--seeds", 2, "--set", "train.distill=base")
-    assert (code, "a model.attention_window of at least 13, got 7" in err, SWEEP.exists()) == (
+    assert (code, "a model.T of at least 13, got 7" in err, SWEEP.exists()) == (
         2,
         True,
         False,

@@ -349,7 +349,7 @@ def test_the_commands_show_a_byte_run_in_its_units(folder: Path, gpt: Gpt) -> No
     assert re.search(r"\n +a e697a5\n", out)  # the keys, below their columns
     assert "nats per byte" in out
     code, _, err = gpt("attend", folder / "bytes", "--text", "日本語の文")
-    assert (code, "expected at most model.attention_window = 13 bytes" in err) == (2, True)
+    assert (code, "expected at most model.T = 13 bytes" in err) == (2, True)
 
 
 def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:

@@ -33,16 +33,13 @@ def evaluate(
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
-    If the model has n-gram counts (`model.counts`), all numbers include their predictions.
-
     Args:
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. By default, the val split of the run.
-        stride: the number of ids from one window of the network to the next, at most
-            `model.attention_window`. The network then predicts each id from at least
-            `model.attention_window` - `stride` ids before it. Windows in which n-grams are counted
-            start about every max(`stride`, `model.T` / 8) ids. By default, no windows overlap.
+        stride: the number of ids from one window to the next, at most `model.T`. Each id is then
+            predicted from at least `model.T` - `stride` ids before it. By default, no windows
+            overlap.
         by: properties by which to break the loss down: position, script, word-length or character.
         dynamic: whether to also compute `adaptive_loss`, the loss of a copy of the model that
             learns from each part of the text after scoring it, as compressors do.
@@ -71,12 +68,11 @@ def evaluate(
     with phase("loading the model"):
         from gpt.evaluation.evaluation_report import evaluate_text
 
-        module, mixture = model.module, model.checkpoint.mixture
+        module = model.module
     with default_modes():
         report = evaluate_text(
             module,
             scored,
-            mixture=mixture,
             stride=stride,
             by=[by] if isinstance(by, str) else by,
             surprise=surprise,
@@ -85,7 +81,7 @@ def evaluate(
         from gpt.evaluation.scores import adaptive_loss
 
         with phase("scoring the text with a model that learns from it"), default_modes():
-            loss = adaptive_loss(module, scored.ids, scored.vocabulary, mixture)
+            loss = adaptive_loss(module, scored.ids, scored.vocabulary)
         report = replace(report, adaptive_loss=scored.units.per_character(loss))
     if memorisation:
         return replace(report, memorisation=_memorisation(model, scored))
@@ -102,10 +98,9 @@ def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
         samples = collect(chunks, [""] * SAMPLES)
     ids = [text.vocabulary.encode(sample.text) for sample in samples]
-    train, mixture = text.train, model.checkpoint.mixture
-    assert train is not None
+    assert text.train is not None
     with phase("searching the train split"), default_modes():
-        return measure_memorisation(model.module, text, train, ids, mixture)
+        return measure_memorisation(model.module, text, text.train, ids)
 
 
 def _val(model: "Model") -> "ScoredText":

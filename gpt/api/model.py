@@ -206,7 +206,6 @@ class Model:
         import torch
 
         from gpt.device import default_modes
-        from gpt.model.windows import mixed, segmented
         from gpt.text.batches import to_torch
 
         ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
@@ -215,9 +214,7 @@ class Model:
             raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
         device = next(self.module.parameters()).device
         with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
-            logits = segmented(self.module, ids[None].to(device))
-            if self.checkpoint.mixture is not None:
-                logits = mixed(self.checkpoint.mixture, ids[None], logits)
+            logits: Tensor = self.module(ids[None].to(device))
         return logits[0].float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
@@ -244,16 +241,16 @@ class Model:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
         ids = scored_ids(text, self.vocabulary)
         with default_modes():
-            loss = evaluate(self.module, ids, self.vocabulary, mixture=self.checkpoint.mixture)
+            loss = evaluate(self.module, ids, self.vocabulary)
         return loss * ((len(ids) - 1) / (len(text) - 1))
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
 
-        Only the network is used, without n-gram counts. An ensemble's network is its first member.
+        Of an ensemble, only the first member is used.
 
         Args:
-            text: 1 to `model.attention_window` characters.
+            text: 1 to `model.T` characters.
 
         Returns:
             An Attention of float32 tensors on the CPU, for H heads and T characters. `weights`
@@ -276,15 +273,14 @@ class Model:
         """Compute the attention weights of all heads on a text, and the effect of each head.
 
         Args:
-            text: 1 to `model.attention_window` characters.
+            text: 1 to `model.T` characters.
 
         Returns:
             An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
             network's losses in nats at each character but the first. `losses_without`
             (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
             each head's mean weight on the previous character. `induction` (n_layer, H) is near 1
-            for heads that attend to what followed the same character before. `with_counts` has the
-            predictions mixed with n-gram counts, if the model has counts.
+            for heads that attend to what followed the same character before.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: as `attention` raises them.
@@ -294,8 +290,7 @@ class Model:
         from gpt.model.ensemble import members_of
 
         with default_modes():
-            network, mixture = members_of(self.module)[0], self.checkpoint.mixture
-            return analyze_text(network, self.vocabulary, self.prepare(text), mixture)
+            return analyze_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
 
     def export(self, to: str, out: str | Path, *, overwrite: bool = False) -> None:
         """Write the model in a format that can be used without this package.
@@ -366,10 +361,14 @@ def load(
         CheckpointError: the checkpoint is missing, damaged or in another format.
     """
     from gpt.runs.find import find_run
+    from gpt.runs.old_losses import NOTICE
     from gpt.runs.read import read_checkpoint
 
     folder = find_run(None if run is None else str(run))
-    return Model(folder, read_checkpoint(folder, checkpoint), device)
+    data = read_checkpoint(folder, checkpoint)
+    if data.had_counts:
+        log.warning(NOTICE, folder)
+    return Model(folder, data, device)
 
 
 def _whole_number(name: str, value: object, least: int) -> int:

@@ -136,7 +136,7 @@ class NewRun:
         keys, train = keys_given(self.config, as_changes(self.settings)), config.train
         if train.minutes is None and {"train.steps", "train.plans"} & keys:
             return config
-        in_step = train.batch_size * config.model.attention_window
+        in_step = train.batch_size * config.model.T
         steps = max(1, int(FINE_TUNING_PASSES * len(corpus.train)) // in_step)
         if "train.warmup_steps" in keys:
             steps = max(steps, train.warmup_steps)

@@ -121,9 +121,7 @@ def read_text(
         TextError, ConfigError: the text cannot be read, or is too short for a window.
     """
     corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
-    model = config.model
-    setting = "model.T" if model.attention_window == model.T else "model.attention_window"
-    corpus.check_fits(model.attention_window, setting)
+    corpus.check_fits(config.model.T)
     return corpus
 
 

@@ -133,7 +133,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
         model = load(folder)
     config, vocabulary = model.config, model.vocabulary
-    characters_per_step = config.train.batch_size * config.model.attention_window
+    characters_per_step = config.train.batch_size * config.model.T
     whole = f"{model.checkpoint.text_sha256} {config.data.val_fraction}"
     run = ComparedRun(
         name=str(from_here(folder)),
@@ -154,7 +154,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         log.warning("%s: its val loss is that of training: %s", run.name, error)
         return replace(run, loss=loss), frozenset({whole})
     with phase(f"scoring {run.name}"), default_modes():
-        blocks, loss = block_losses(model.module, text, model.checkpoint.mixture)
+        blocks, loss = block_losses(model.module, text)
     per_id = loss * text.units.characters / text.units.ids
     scored = replace(
         run,

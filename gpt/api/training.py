@@ -45,11 +45,11 @@ def train(
     keys, which depend on `kind`:
 
     - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
-    - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model. With
-      n-gram counts, `val_loss_network` is the loss without them. Ensembles add `val_loss_member_1`
-      and so on. If `train.eval_characters` limits evaluations to a part of val, these names begin
-      with `val_loss_part`; the last evaluation also has the losses of the whole val. With bytes
-      as ids, `val_loss` comes with `val_loss_per_character` (nats per character)
+    - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model.
+      Ensembles add `val_loss_member_1` and so on. If `train.eval_characters` limits evaluations to
+      a part of val, these names begin with `val_loss_part`; the last evaluation also has the losses
+      of the whole val. With bytes as ids, `val_loss` comes with `val_loss_per_character` (nats per
+      character)
     - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
     - "plan", if minutes or `train.plans` are set: `steps`, the new number of steps of the whole run

@@ -29,7 +29,7 @@ def attend(
     run: RunName = None,
     text: str | None = option(
         "TEXT",
-        "At most model.attention_window characters; default the start of the run's val split.",
+        "At most model.T characters; default the start of the run's val split.",
     ),
     layer: int | None = option(
         "N", "Show a head of layer N; default the head that lowers the loss most.", min=1
@@ -106,6 +106,6 @@ def _val_text(model: "Model") -> str:
     except GPTError as error:
         advice = "to show the heads on another text, give --text"
         raise type(error)(f"{error}; {advice}") from None
-    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.attention_window)]
+    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)]
     text = corpus.vocabulary.decode(ids).replace(REPLACEMENT, "")
     return model.prepare(text, drop_unknown=True)  # the text may have changed since training

@@ -26,7 +26,7 @@ def evaluate(
     stride: int | None = option(
         "N",
         "Start a window every N characters, so that each character is predicted from at least "
-        "model.attention_window - N before it. By default, windows do not overlap.",
+        "model.T - N before it. By default, windows do not overlap.",
         min=1,
     ),
     by: list[str] | None = option(

@@ -38,8 +38,8 @@ def explain(
     run: str | None = option("RUN", "Show the lesson in this run's trained model, too."),
     text: str | None = option(
         "TEXT",
-        "With --run: at most 256 characters, and at most model.attention_window; default the start "
-        "of the run's val split.",
+        "With --run: at most 256 characters, and at most model.T; default the start of the "
+        "run's val split.",
     ),
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
     write: Path | None = option(
@@ -124,7 +124,6 @@ def _load(run: str, seed: int, text: str | None) -> "Trained":
         seed,
         text and model.prepare(text),
         model.corpus(),
-        model.checkpoint.mixture,
     )
 
 

@@ -3,12 +3,12 @@
 import json
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
 # These limits protect against untrusted configs, whose models are created before their weights are
-# read: the largest number of blocks or n-gram tables, and the largest attention_window x head_size.
+# read: the largest number of blocks or n-gram embeddings, and the largest T x head_size.
 MAX_LAYERS = 1000
 MAX_ROTARY_ANGLES = 2**24
 
@@ -16,13 +16,10 @@ Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
 class ModelConfig(ConfigSection):
-    """Settings of the model: its size, attention, embeddings, n-gram counts and dropout."""
+    """Settings of the model: its size, attention, embeddings and dropout."""
 
     T: PositiveInt = inherited(
-        64, "context length: a prediction uses at most this many characters", group="model: size"
-    )
-    attention_window: PositiveInt = inherited(
-        lambda given: given["T"], "characters that attention sees at once, at most T; null = T"
+        64, "context length: the characters that attention sees at once", group="model: size"
     )
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")
     n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
@@ -39,7 +36,7 @@ class ModelConfig(ConfigSection):
     )
     exportable: bool = fixed(
         False,
-        "use only what llama.cpp can run, for gpt export --to gguf: no counts, n-gram embeddings, "
+        "use only what llama.cpp can run, for gpt export --to gguf: no n-gram embeddings, "
         "qk_norm, key_offset or ensemble",
     )
 
@@ -71,16 +68,6 @@ class ModelConfig(ConfigSection):
         "relu2", "activation of the MLP: GELU, or the square of ReLU"
     )
 
-    counts: Annotated[int, Field(ge=0, le=64)] = inherited(
-        0,
-        "longest context N, in characters, of n-gram counts of the train split, which are mixed "
-        "with the network's predictions; contexts of 2 N and 4 N are counted, too; 0 = none",
-        group="model: counts",
-    )
-    window_counts: Annotated[int, Field(ge=0, le=64)] = inherited(
-        0, "longest context of n-gram counts of the window so far; 0 = none"
-    )
-
     dropout: Fraction = inherited(
         0.0,
         "dropout of the embeddings and of what each block adds to the residual stream",
@@ -90,16 +77,9 @@ class ModelConfig(ConfigSection):
         0.0, "token dropout: the probability that an input character's embedding is set to zero"
     )
 
-    @field_validator("attention_window")
-    @classmethod
-    def _within_window(cls, attention_window: int, info: ValidationInfo) -> int:
-        T: int = info.data.get("T", attention_window)  # T is missing if it is invalid
-        return min(attention_window, T)
-
     def obstacles(self) -> list[str]:
         """List the settings that llama.cpp does not support, each with a supported value."""
         needed = {
-            "counts": 0,
             "ngram": 1,
             "qk_norm": False,
             "key_offset": False,
@@ -132,21 +112,10 @@ class ModelConfig(ConfigSection):
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
                 f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
             )
-        if self.attention_window < self.T and not self.counts:
+        if self.T * self.head_size > MAX_ROTARY_ANGLES:
             raise ValueError(
-                f"model.T: expected model.attention_window ({self.attention_window}), as only "
-                f"counts reach further back, got {self.T}; set model.counts, or "
-                f"model.attention_window={self.T}"
-            )
-        if self.window_counts and not self.counts:
-            raise ValueError(
-                "model.window_counts: expected model.counts of at least 1, because both kinds of "
-                "counts are combined, got model.counts 0"
-            )
-        if self.attention_window * self.head_size > MAX_ROTARY_ANGLES:
-            raise ValueError(
-                f"model.attention_window: expected model.attention_window x model.head_size of at "
-                f"most {MAX_ROTARY_ANGLES:,}, got {self.attention_window} x {self.head_size}"
+                f"model.T: expected model.T x model.head_size of at most {MAX_ROTARY_ANGLES:,}, "
+                f"got {self.T} x {self.head_size}"
             )
         if self.ensemble * max(self.n_layer, self.ngram) > MAX_LAYERS:
             raise ValueError(
@@ -161,7 +130,3 @@ class ModelConfig(ConfigSection):
                 f"got {self.head_size}"
             )
         return self
-
-    def network(self) -> "ModelConfig":
-        """Return the settings of the network alone: a copy with `T` set to `attention_window`."""
-        return self.model_copy(update={"T": self.attention_window})

@@ -56,11 +56,11 @@ class Config(ConfigSection):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        T, first, data = self.model.attention_window, self.train.first_window, self.data
+        T, first, data = self.model.T, self.train.first_window, self.data
         if first is not None and T % first:
             raise ValueError(
-                f"train.first_window: expected a divisor of model.attention_window ({T}), so that "
-                f"every step has the same number of characters, got {first}"
+                f"train.first_window: expected a divisor of model.T ({T}), so that every step has "
+                f"the same number of characters, got {first}"
             )
         if self.model.exportable and data.max_vocabulary is not None:
             raise ValueError(

@@ -91,7 +91,7 @@ class TrainConfig(ConfigSection):
     first_window: PositiveInt | None = inherited(
         None,
         "a shorter context for the first five sixths of the steps, with the same number of "
-        "characters per step; null = model.attention_window",
+        "characters per step; null = model.T",
     )
     accumulation: PositiveInt = inherited(
         1, "micro-batches of a step (gradient accumulation), to save memory"

@@ -1,1 +1,1 @@
-"""Evaluate models and texts: losses, attention, n-grams and statistics of characters."""
+"""Evaluate models and texts: losses, attention, baselines and statistics of characters."""

@@ -8,9 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from gpt.counts.kneser_ney import KneserNey
-from gpt.counts.ngram_counts import count_ngrams
 from gpt.evaluation.characters import spread_slices
+from gpt.evaluation.kneser_ney import KneserNey
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -57,7 +56,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
         vocabulary: the vocabulary of `train` and `text`.
         order: the number of ids of context, or `longest_context(len(vocabulary))` if that is lower.
     """
-    model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
+    model, total = KneserNey(train, len(vocabulary), order), 0.0
     order = model.order  # may be lower than requested
     if min(len(train), len(text)) <= order:
         return math.nan

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError, counted
 from gpt.evaluation.baselines import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.breakdown import LABELS, Breakdown, Group
 from gpt.evaluation.intervals import BlockSums, Interval
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import Scores, score_text, window_stride
+from gpt.evaluation.scores import Scores, score_text
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -136,7 +135,6 @@ def evaluate_text(
     model: LanguageModel,
     text: ScoredText,
     *,
-    mixture: Mixture | None = None,
     stride: int | None = None,
     by: Sequence[str] = (),
     surprise: bool = False,
@@ -144,9 +142,8 @@ def evaluate_text(
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
     Args:
-        model: the network, which is set to evaluation mode.
+        model: the model, which is set to evaluation mode.
         text: the text.
-        mixture: n-gram counts to mix with the network's predictions; None for the network alone.
         stride: see `score_text`.
         by: the properties by which to break the loss down, keys of LABELS.
         surprise: whether to report losses and likely ids at the first MAX_SURPRISES positions.
@@ -154,10 +151,9 @@ def evaluate_text(
     Raises:
         UsageError: `stride` or an element of `by` is wrong.
     """
-    T, context = model.config.T if mixture is None else mixture.T, model.config.T
-    if stride is not None and not 1 <= stride <= context:
-        setting = "model.T" if context == T else "model.attention_window"
-        raise UsageError(f"--stride: expected 1 to {setting} = {context}, got {stride}")
+    T = model.config.T
+    if stride is not None and not 1 <= stride <= T:
+        raise UsageError(f"--stride: expected 1 to model.T = {T}, got {stride}")
     for property_ in by:
         if property_ not in LABELS:
             raise UsageError(f"--by: expected {' | '.join(LABELS)}, got {property_}")
@@ -169,7 +165,7 @@ def evaluate_text(
     accumulators = [calibration, *breakdowns.values(), *surprises]
     k = ALTERNATIVES if surprise else 1
     with phase(f"scoring {counted(units.ids, vocabulary.unit)}"):
-        for scores in score_text(model, ids, vocabulary, mixture=mixture, stride=stride, k=k):
+        for scores in score_text(model, ids, vocabulary, stride=stride, k=k):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             for each in accumulators:
                 each.add(scores)
@@ -182,7 +178,7 @@ def evaluate_text(
             references = reference_losses(text.train, ids, vocabulary, scale)
     return EvaluationReport(
         text=text.name,
-        rule=_rule(T, context, stride, window_stride(T, stride, mixture), vocabulary.unit),
+        rule=_rule(T, stride, vocabulary.unit),
         unit=vocabulary.unit,
         ids=units.ids,
         characters=units.characters,
@@ -204,25 +200,14 @@ def evaluate_text(
     )
 
 
-def _rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
-    """Describe how the text was divided into windows, and from which ids each id was predicted.
-
-    Args:
-        T: the number of ids in a window.
-        context: the number of ids that attention sees at once, at most `T`.
-        stride: see `score_text`.
-        step: the number of ids from one window to the next, from `window_stride`.
-        unit: what an id stands for: `character` or `byte`.
-    """
-    attention = "" if context == T else f" (attention sees {context:,} at once)"
-    if stride is None or step is None:
+def _rule(T: int, stride: int | None, unit: str) -> str:
+    """Describe how the text was divided into windows, and from which ids each id was predicted."""
+    if stride is None:
         return (
-            f"windows of {T:,} {unit}s{attention} that do not overlap, as in training; each {unit} "
-            f"but the first is scored once, from those before it in its window"
+            f"windows of {T:,} {unit}s that do not overlap, as in training; each {unit} but the "
+            f"first is scored once, from those before it in its window"
         )
-    is_counted = (T, stride) != (context, step)
-    counts = f"; n-grams are counted in windows of {T:,}, one every {step:,}" if is_counted else ""
     return (
-        f"windows of {context:,} {unit}s, one every {stride:,}{counts}; each {unit} but the first "
-        f"is scored once, from at least {T - step:,} {unit}s before it, or all if there are fewer"
+        f"windows of {T:,} {unit}s, one every {stride:,}; each {unit} but the first is scored "
+        f"once, from at least {T - stride:,} {unit}s before it, or all if there are fewer"
     )

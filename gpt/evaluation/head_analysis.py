@@ -1,24 +1,20 @@
 """The attention weights of a model on a text, and the effect of each attention head.
 
-Shapes use n_layer layers, H heads, T characters, V distinct characters, C channels and E experts
-(predictors by n-gram counts). Layers and heads are counted from 0. All results are float32 tensors
-on the CPU. Losses are in nats per character.
+Shapes use n_layer layers, H heads, T characters, V distinct characters and C channels. Layers and
+heads are counted from 0. All results are float32 tensors on the CPU. Losses are in nats per
+character.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.counts.mixture import Mixture, weighted, without_network
 from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.loss import unknown_costs
 from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block, cross_entropy
-from gpt.model.windows import AdaptiveGate, mixed
 from gpt.sampling.prompt import check_known
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
@@ -54,20 +50,8 @@ class LogitLens:
 
 
 @dataclass(frozen=True)
-class CountsAnalysis:
-    """Predictions of a model that mixes n-gram counts with its network, and the mixing weights."""
-
-    lens: LogitLens  # row 0: the prediction by counts alone; row 1: that of the whole model
-    weights: Tensor  # (T, E + 1) weights of the experts, and of the network in the last column
-    names: list[str]  # (E + 1) names of the columns in plain words
-
-
-@dataclass(frozen=True)
 class AttentionAnalysis(Attention):
-    """Attention to one text, and scores and losses that show the effect of each head.
-
-    All fields but `with_counts` describe the network alone.
-    """
+    """Attention to one text, and scores and losses that show the effect of each head."""
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`
     previous: Tensor  # (n_layer, H), from `previous_character_score`
@@ -75,7 +59,6 @@ class AttentionAnalysis(Attention):
     losses: Tensor  # (T - 1,) loss of each character but the first
     losses_without: Tensor  # (n_layer, H, T - 1) `losses` with one head ablated
     lens: LogitLens
-    with_counts: CountsAnalysis | None = None  # None if the model has no counts
 
     @property
     def removal_costs(self) -> Tensor:
@@ -108,8 +91,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     config, T = model.config, len(ids)
     if T > config.T:
         raise UsageError(
-            f"the text: expected at most model.attention_window = {config.T} {vocabulary.unit}s, "
-            f"which attention sees at once, got {T}; cut it"
+            f"the text: expected at most model.T = {config.T} {vocabulary.unit}s, got {T}; cut it"
         )
     layer = 4 * config.n_head * T * T  # bytes of one layer's weights
     logits = 16 * len(vocabulary) * T
@@ -127,16 +109,13 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     return attention
 
 
-def analyze_text(
-    model: GPT, vocabulary: Vocabulary, text: str, mixture: Mixture | None = None
-) -> AttentionAnalysis:
+def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
     Args:
         model: the network, in evaluation mode.
         vocabulary: the vocabulary of the model.
         text: at least one character.
-        mixture: the counts that the model mixes with the network.
 
     Raises:
         UsageError, CheckpointError, OutOfMemory: see `attend_text`.
@@ -154,7 +133,6 @@ def analyze_text(
         losses=lens.losses[-1],
         losses_without=losses_without_heads(model, ids) + unknown,
         lens=lens,
-        with_counts=None if mixture is None else analyze_counts(model, mixture, ids, unknown),
     )
 
 
@@ -268,32 +246,9 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
     the T - 1 losses.
     """
     _, streams = run_with_streams(model, ids)
-    return _lens_of((model.head(model.norm(x)).float() for x in streams), ids, unknown)
-
-
-@torch.no_grad()
-def analyze_counts(
-    model: GPT, mixture: Mixture, ids: Tensor, unknown: Tensor | float = 0.0
-) -> CountsAnalysis:
-    """Predict `ids` (T,) by n-gram counts alone, and by the mixture of counts and network.
-
-    `unknown` (in nats, from `unknown_costs`) is added to the T - 1 losses.
-    """
-    logits = run_with_streams(model, ids)[0].float()  # (1, T, V)
-    network = logits[0].log_softmax(-1).cpu().numpy()
-    experts, features = mixture.experts.of_window(ids.numpy())
-    following = np.append(ids[1:].numpy(), 0)
-    weights = AdaptiveGate(mixture.gate).mix(experts, features, network, following)[1]
-    alone = torch.from_numpy(weighted(without_network(weights), experts, network))
-    rows = [alone[None], mixed(mixture, ids[None], logits).cpu()]
-    names = [*mixture.experts.names, "network"]
-    return CountsAnalysis(_lens_of(rows, ids, unknown), torch.from_numpy(weights), names)
-
-
-def _lens_of(rows: Iterable[Tensor], ids: Tensor, unknown: Tensor | float) -> LogitLens:
-    """Return a LogitLens with a row for each of `rows`, which are float32 logits (1, T, V)."""
     predicted, probabilities, losses = [], [], []
-    for logits in rows:
+    for x in streams:
+        logits = model.head(model.norm(x)).float()  # (1, T, V)
         top = logits[0].softmax(-1).max(-1)  # (T,)
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())

@@ -15,12 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.counts.mixture import Mixture
 from gpt.device import set_threads_here
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
-from gpt.model.windows import mixed, segmented
 from gpt.text.batches import (
     ACCELERATOR_EVAL_CHARACTERS,
     EVAL_CHARACTERS,
@@ -48,14 +46,10 @@ def evaluate(
     ids: Ids,
     vocabulary: Vocabulary | None = None,
     *,
-    mixture: Mixture | None = None,
     characters: int | None = None,
 ) -> float:
-    """Return the loss of `model`, or of its mixture with n-gram counts, in nats per id.
-
-    For the arguments, see `evaluate_each`.
-    """
-    return evaluate_each(model, ids, vocabulary, mixture=mixture, characters=characters)[0]
+    """Return the loss of `model` in nats per id. For the arguments, see `evaluate_each`."""
+    return evaluate_each(model, ids, vocabulary, characters=characters)[0]
 
 
 def evaluate_each(
@@ -63,12 +57,11 @@ def evaluate_each(
     ids: Ids,
     vocabulary: Vocabulary | None = None,
     *,
-    mixture: Mixture | None = None,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Compute the mean losses on `ids` of a network, its ensemble members and a mixture.
+    """Compute the mean losses on `ids` of a model and of its ensemble members.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
@@ -79,14 +72,12 @@ def evaluate_each(
         ids: at least two ids.
         vocabulary: the vocabulary of `ids`; None if it has no unknown id. The probability of that
             id is divided equally among the characters that share it.
-        mixture: n-gram counts to mix with the network's predictions.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
         ranks: the ranks that divide the windows; each of them has to call this function.
 
     Returns:
-        Losses in nats per id, in this order: of the mixture, if there is one; of `model`; if it is
-        an ensemble, of each member.
+        Losses in nats per id: of `model`; if it is an ensemble, then of each member.
 
     Raises:
         Stopped: `should_stop` returned True on any rank.
@@ -100,16 +91,13 @@ def evaluate_each(
         if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)  # (B, T)
-        logits = [segmented(member, x) for member in members]  # each (B, T, V)
+        logits = [member(x) for member in members]  # each (B, T, V)
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
-        if mixture is not None:
-            logits.insert(0, mixed(mixture, x, logits[0]))
         losses = torch.stack([cross_entropy(each, y, reduction="sum") for each in logits])
         return losses, unknown_cost(window[1], vocabulary), y.numel()
 
-    T = model.config.T if mixture is None else mixture.T
-    losses_each = len(members) + (len(members) > 1) + (mixture is not None)
+    T, losses_each = model.config.T, len(members) + (len(members) > 1)
     passes = list[Tensor]()  # (losses_each,) each, on the device
     added = list[float]()  # for each pass, nats to add to its losses for unknown ids
     scored, stopped, on_cpu = 0, False, device.type == "cpu"

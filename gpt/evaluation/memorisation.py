@@ -16,7 +16,6 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.scored_text import ScoredText
@@ -78,16 +77,14 @@ def measure_memorisation(
     text: ScoredText,
     train: Ids,
     samples: Sequence[Ids],
-    mixture: Mixture | None = None,
 ) -> MemorisationReport:
     """Measure how much of its train split a model repeats, compared with text written by people.
 
     Args:
-        model: the network, which is set to evaluation mode.
+        model: the model, which is set to evaluation mode.
         text: a text that people wrote and that the model was not trained on.
         train: the ids of the train split.
         samples: the ids of texts that the model wrote, each with at least COPY_IDS ids.
-        mixture: n-gram counts to mix with the network's predictions.
 
     Raises:
         UsageError: `text` or `train` is too short.
@@ -106,7 +103,7 @@ def measure_memorisation(
     copied = _copying(train, samples, vocabulary)
     human = _copying(train, [text.ids[part] for part in parts], vocabulary)
     recalled, unseen = (
-        _recall(model, ids, vocabulary, prefix, continuation, mixture) for ids in (train, text.ids)
+        _recall(model, ids, vocabulary, prefix, continuation) for ids in (train, text.ids)
     )
     verdict = _verdict(copied, human, recalled, unseen, vocabulary.unit)
     return MemorisationReport(prefix, continuation, copied, human, recalled, unseen, *verdict)
@@ -123,7 +120,6 @@ def _recall(
     vocabulary: Vocabulary,
     prefix: int,
     continuation: int,
-    mixture: Mixture | None,
 ) -> Recall:
     """Measure how well the model continues evenly spread parts of `ids`, given `prefix` ids."""
     length = prefix + continuation
@@ -131,7 +127,7 @@ def _recall(
     for part in spread_slices(len(ids), EXCERPTS * length, length):
         if part.stop - part.start < length:
             continue
-        (scores,) = score_text(model, ids[part], vocabulary, mixture=mixture)
+        (scores,) = score_text(model, ids[part], vocabulary)
         losses.append(float(scores.losses[-continuation:].sum()))
         exact.append(bool(scores.hits[-continuation:].all()))
     return Recall(

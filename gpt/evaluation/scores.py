@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.counts.mixture import Mixture
 from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import EVAL_LOGITS, map_windows, unknown_cost
 from gpt.evaluation.scored_text import ScoredText
-from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
-from gpt.model.transformer import GPT, cross_entropy
-from gpt.model.windows import mixed, segmented
+from gpt.model.ensemble import LanguageModel, members_of
+from gpt.model.transformer import cross_entropy
 from gpt.text.batches import Batch, scored_windows, sliding_windows, split_batches
 from gpt.text.vocabulary import Ids, Vocabulary
 
-COUNTED_AGAIN = 8  # with a stride, number of windows of n-gram counts that contain an id
 ADAPTIVE_LEARNING_RATE = 1e-3  # learning rate of Adam
 SQUARES_DECAY = 0.99  # decay of the running mean of squared gradients from one update to the next
 
@@ -47,37 +43,30 @@ def score_text(
     ids: Ids,
     vocabulary: Vocabulary,
     *,
-    mixture: Mixture | None = None,
     stride: int | None = None,
     k: int = 1,
 ) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window. By default, windows do not overlap:
-    the losses are those that `evaluate_each` averages. With `stride`, inputs of the network overlap
-    (see `sliding_windows`), so that ids are predicted from more context. The windows in which
-    n-grams are counted overlap, too (see `window_stride`).
+    the losses are those that `evaluate_each` averages. With `stride`, windows overlap (see
+    `sliding_windows`), so that ids are predicted from more context.
 
     Args:
-        model: the network, which is set to evaluation mode.
+        model: the model, which is set to evaluation mode.
         ids: the text, at least two ids.
         vocabulary: the vocabulary of `ids`. The probability of the unknown id is divided equally
             among the characters that share it.
-        mixture: n-gram counts to mix with the network's predictions.
-        stride: number of ids from one input of the network to the next; None without overlap.
+        stride: number of ids from one window to the next; None without overlap.
         k: the number of likely ids to return, reduced to V if it is larger.
     """
-    device, members = next(model.parameters()).device, members_of(model)
-    V = members[0].head.out_features
+    device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()
 
     @torch.inference_mode()
     def score(window: Batch) -> list[NDArray[Any]]:
         x, y = (part.to(device) for part in window)  # (B, W), (B, n)
-        logits = mean_prediction([last_logits(each, x, y.shape[1], stride) for each in members])
-        if mixture is not None:
-            logits = mixed(mixture, x, logits)
-        logs = logits.float().log_softmax(-1)  # (B, n, V)
+        logs = model(x)[:, -y.shape[1] :].float().log_softmax(-1)  # (B, n, V)
         if vocabulary.unknown_id is not None:
             logs[..., vocabulary.unknown_id] -= math.log(vocabulary.unknown)
         top = logs.topk(min(k, V))  # (B, n, k)
@@ -89,69 +78,33 @@ def score_text(
         parts = (losses, contexts, top.indices, top.values.exp(), hits)
         return [part.flatten(0, 1).numpy(force=True) for part in parts]
 
-    T = model.config.T if mixture is None else mixture.T
+    T = model.config.T
     B = EVAL_LOGITS // V // T or 1
-    start, step = 1, window_stride(T, stride, mixture)
-    if step is None:
+    start = 1
+    if stride is None:
         windows = split_batches(scored_windows(ids, T), B)
     else:
-        windows = sliding_windows(ids, T, step, B)
+        windows = sliding_windows(ids, T, stride, B)
     for parts in map_windows(score, windows, device):
         yield Scores(start, *parts)
         start += len(parts[0])
 
 
-def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
-    """Return the logits (B, n, V) of a network after each of the last `n` ids of windows `x`.
-
-    Args:
-        member: the network.
-        x: (B, W) windows, which may exceed the network's context.
-        n: the number of ids after which to predict; W if `stride` is None.
-        stride: number of ids from one input of the network to the next; None without overlap.
-    """
-    if stride is None:
-        return segmented(member, x)
-    W, T = x.shape[1], member.config.T
-    ends = [*range(W - n, W, stride), W]
-    # each input of the network ends with the ids after which it predicts
-    parts = [
-        member.head(member.hidden(x[:, max(0, end - T) : end])[:, start - end :])
-        for start, end in pairwise(ends)
-    ]
-    return torch.cat(parts, 1)
-
-
-def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
-    """Return the number of ids from one window of `T` ids to the next, in `score_text`.
-
-    Without a `mixture`, return `stride`. A `mixture` counts the n-grams of every window again,
-    which is slow. To have fewer windows, return T / COUNTED_AGAIN, rounded down to a multiple of
-    `stride`, but at least `stride`.
-    """
-    if stride is None or mixture is None:
-        return stride
-    return max(1, T // COUNTED_AGAIN // stride) * stride
-
-
-def block_losses(
-    model: LanguageModel, text: ScoredText, mixture: Mixture | None = None
-) -> tuple[BlockSums, float]:
+def block_losses(model: LanguageModel, text: ScoredText) -> tuple[BlockSums, float]:
     """Score `text`, and sum the losses in blocks of characters.
 
     All bytes of a character are in one block, so models of bytes and of characters have the same
     blocks.
 
     Args:
-        model: the network, which is set to evaluation mode.
+        model: the model, which is set to evaluation mode.
         text: the text.
-        mixture: n-gram counts to mix with the network's predictions.
 
     Returns:
         The sums in nats, and the mean loss in nats per character.
     """
     blocks, begun = BlockSums(text.units.characters), 0
-    for scores in score_text(model, text.ids, text.vocabulary, mixture=mixture):
+    for scores in score_text(model, text.ids, text.vocabulary):
         ids = text.ids[scores.start : scores.start + len(scores.losses)]
         # number of characters that have begun by the end of each id
         characters = begun + np.cumsum(text.vocabulary.begins(ids))
@@ -164,41 +117,30 @@ def adaptive_loss(
     model: LanguageModel,
     ids: Ids,
     vocabulary: Vocabulary,
-    mixture: Mixture | None = None,
     learning_rate: float = ADAPTIVE_LEARNING_RATE,
 ) -> float:
     """Return the mean loss in nats per id of a copy of `model` that learns while it is evaluated.
 
     This is dynamic evaluation (arXiv:1709.07432). Compare its loss with compressors, which also
-    adapt to the text. The windows are those of `evaluate`, divided into segments as long as the
-    network's context. After a segment is scored, Adam, without momentum, updates the copy with the
-    gradient of the segment's loss. Counts of the train split do not change.
+    adapt to the text. The windows are those of `evaluate`. After a window is scored, Adam, without
+    momentum, updates the copy with the gradient of the window's loss.
 
     Args:
-        model: the network, which does not change.
+        model: the model, which does not change.
         ids: at least two ids.
         vocabulary: the vocabulary of `ids`.
-        mixture: n-gram counts to mix with the network's predictions.
         learning_rate: the learning rate of Adam.
     """
     adapted = deepcopy(model).eval()
     device = next(adapted.parameters()).device
     optimizer = torch.optim.Adam(adapted.parameters(), learning_rate, (0.0, SQUARES_DECAY))
-    T, total = adapted.config.T, 0.0
-
-    def learn(x: Tensor, y: Tensor) -> Tensor:
-        """Return the logits (1, n, V) of the segment `x`, then train the copy to predict `y`."""
+    total = 0.0
+    for window in split_batches(scored_windows(ids, adapted.config.T), 1):
+        x, y = (part.to(device) for part in window)
         logits: Tensor = adapted(x)
         optimizer.zero_grad()
         torch.autograd.backward(cross_entropy(logits, y))
         optimizer.step()
-        return logits.detach().float()
-
-    for window in split_batches(scored_windows(ids, T if mixture is None else mixture.T), 1):
-        x, y = (part.to(device) for part in window)
-        segments = zip(torch.split(x, T, 1), torch.split(y, T, 1), strict=True)
-        logits = torch.cat([learn(*segment) for segment in segments], 1)
-        if mixture is not None:
-            logits = mixed(mixture, x, logits)
-        total += cross_entropy(logits, y, reduction="sum").item() + unknown_cost(y, vocabulary)
+        total += cross_entropy(logits.detach(), y, reduction="sum").item()
+        total += unknown_cost(y, vocabulary)
     return total / (len(ids) - 1)

@@ -11,9 +11,7 @@ Exporting needs neither transformers nor torch.
 """
 
 import json
-import logging
 import tempfile
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,14 +32,12 @@ from gpt.sampling.prompt import encode_prompt
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"
 
-log = logging.getLogger(__name__)
-
 
 def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
     """Write a network as a folder for transformers.
 
-    N-gram counts are left out, with a notice. Other files in `out` are kept. Files in `out` are
-    replaced only after all new ones have been written.
+    Other files in `out` are kept. Files in `out` are replaced only after all new ones have been
+    written.
 
     Args:
         run: the folder of the run.
@@ -60,7 +56,7 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
         "tokenizer_config.json": _json(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
-                "model_max_length": checkpoint.config.model.attention_window,
+                "model_max_length": checkpoint.config.model.T,
                 "clean_up_tokenization_spaces": False,
             }
         ),
@@ -69,8 +65,6 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
     }
     if OWN_CLASS in model.config["architectures"]:
         contents[CODE] = (TEMPLATES / CODE).read_bytes()
-    if checkpoint.config.model.counts:
-        log.warning("n-gram counts are not exported: the folder has the network alone")
     with writing(out):
         _write(out, contents)
 
@@ -156,21 +150,6 @@ def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config:
         is_own=OWN_CLASS in model.config["architectures"],
         parameters=sum(weight.size for weight in model.weights.values()),
         config=config.model,
-        context=config.model.attention_window,
-        network_loss=_recorded_network_loss(run, checkpoint.step),
         prompt=repr(vocabulary.decode(encode_prompt("", vocabulary))),
         texts=[source] if isinstance(source, str) else source,
     )
-
-
-def _recorded_network_loss(run: Path, step: int) -> float | None:
-    """Return the val loss of the network alone at `step`; None if it was not measured."""
-    loss = None
-    with suppress(OSError), (run / "metrics.jsonl").open("rb") as file:
-        for line in file:
-            # skip damaged lines, and lines without an evaluation
-            with suppress(ValueError, KeyError, TypeError):
-                record = json.loads(line)
-                if record["step"] == step:
-                    loss = float(record["val_loss_network"])
-    return loss

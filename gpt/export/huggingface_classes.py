@@ -61,8 +61,8 @@ class Converted(NamedTuple):
 
 
 def convert_network(checkpoint: CheckpointData) -> Converted:
-    """Convert the network of `checkpoint`, without n-gram counts, for its class of transformers."""
-    model, weights = checkpoint.config.model.network(), checkpoint.weights
+    """Convert the model of `checkpoint` for its class of transformers."""
+    model, weights = checkpoint.config.model, checkpoint.weights
     is_plain = (model.ensemble, model.ngram, model.key_offset) == (1, 1, False)
     is_square = model.C == model.n_head * model.head_size == model.n_head * model.value_size
     convert = _own

@@ -22,7 +22,7 @@ class ShippedWeights:
             too large for float16, are float32.
         arrays: the arrays to store, by parameter name. With `int8`, each matrix also has an array
             `NAME.scale` with a float32 number for each row.
-        loss_rise: how much the rounding raises the network's loss on val, in nats per id; None if
+        loss_rise: how much the rounding raises the loss on val, in nats per id; None if
             it was not measured.
     """
 
@@ -60,21 +60,21 @@ def rounded(weights: Tensors, kind: str) -> ShippedWeights:
 def choose_rounding(checkpoint: CheckpointData, val: Ids | None) -> ShippedWeights:
     """Round the weights to 8 bits if that raises the val loss by less than MAX_LOSS_RISE.
 
-    Otherwise, or without a val text, round to 16 bits. The loss does not use n-gram counts.
+    Otherwise, or without a val text, round to 16 bits.
     """
     if val is None or len(val) < 2:
         return rounded(checkpoint.weights, "float16")
-    before = _network_loss(checkpoint, checkpoint.weights, val)
+    before = _loss(checkpoint, checkpoint.weights, val)
     for kind in ("int8", "float16"):
         shipped = rounded(checkpoint.weights, kind)
-        rise = _network_loss(checkpoint, shipped.restored(), val) - before
+        rise = _loss(checkpoint, shipped.restored(), val) - before
         if rise < MAX_LOSS_RISE:
             break
     return replace(shipped, loss_rise=rise)
 
 
-def _network_loss(checkpoint: CheckpointData, weights: Tensors, ids: Ids) -> float:
-    """Return the loss of the network with these `weights`, in nats per id, on part of `ids`."""
+def _loss(checkpoint: CheckpointData, weights: Tensors, ids: Ids) -> float:
+    """Return the loss of the model with these `weights`, in nats per id, on part of `ids`."""
     import torch
 
     from gpt.device import default_modes

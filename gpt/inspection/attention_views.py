@@ -75,20 +75,12 @@ def draw_head(
     notes = [BLOCKS_LEGEND]
     if T > 1:
         loss, cost = analysis.losses.mean(), analysis.removal_costs[layer, head]
-        counts = analysis.with_counts
-        scored = "Loss" if counts is None else "The network's loss"
         notes += [
             f"Previous-character score {analysis.previous[layer, head]:.2f}, induction score "
             f"{analysis.induction[layer, head]:.2f} (both at most 1).",
-            f"{scored} on this text: {loss:.4f} nats per {unit}; with this head removed "
+            f"Loss on this text: {loss:.4f} nats per {unit}; with this head removed "
             f"{loss + cost:.4f} ({cost:+.4f}).",
         ]
-        if counts is not None:
-            alone, mixed = counts.lens.losses.mean(-1).tolist()
-            notes.append(
-                f"With counts: network alone {loss:.4f}, counts alone {alone:.4f}, mixed "
-                f"{mixed:.4f} (mean weight of the network {counts.weights[:-1, -1].mean():.2f})."
-            )
     above, below = (
         render([(0, note) for note in part], width) for part in ([visible(heading)], notes)
     )
@@ -132,7 +124,6 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     actual = p[:-1].gather(1, to_torch(ids[1:])[:, None])  # (T - 1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {name: symbol(name) for name in vocabulary.names}
-    counts = analysis.with_counts
     tensors = {
         "norms": analysis.value_norms,
         "previous": analysis.previous,
@@ -156,12 +147,6 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
         "actual": [*zip(_rounded(actual[:, 0].tolist()), ranks.tolist(), strict=True)],
         **{name: _rounded(tensor.tolist()) for name, tensor in tensors.items()},
         "lens": _lens_rows(analysis.lens, vocabulary),
-        "counts": counts
-        and {
-            "lens": _lens_rows(counts.lens, vocabulary),
-            "weights": _rounded(counts.weights.tolist()),
-            "names": counts.names,
-        },
     }
 
 

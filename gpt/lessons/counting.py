@@ -4,10 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.counts.kneser_ney import KneserNey
-from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.evaluation.baselines import ngram_loss
-from gpt.evaluation.loss import evaluate_each
+from gpt.evaluation.kneser_ney import KneserNey, longest_context
+from gpt.evaluation.loss import evaluate
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.text.corpus import Corpus, load_corpus
@@ -53,12 +52,14 @@ def kneser_ney(text: str, context: str) -> list[float]:
 
 
 def production(text: str, context: str) -> Tensor:
-    """Compute the same probabilities as `kneser_ney` with the code of `gpt.counts`."""
+    """Compute the same probabilities as `kneser_ney` with the n-gram model of `gpt eval`."""
     characters = sorted(set(text))
-    ids = np.array([characters.index(c) for c in text], np.uint8)
-    smoothed = KneserNey(count_ngrams(ids, len(characters), len(context)))
-    contexts = np.array([[characters.index(c) for c in context]])
-    return torch.from_numpy(smoothed.predict(contexts)[0][-1][0])
+
+    def encode(text: str) -> Ids:
+        return np.array([characters.index(c) for c in text], np.uint8)
+
+    model = KneserNey(encode(text), len(characters), len(context))
+    return torch.tensor([model.probabilities(encode(context + c)).item() for c in characters])
 
 
 def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
@@ -86,7 +87,7 @@ def explain(page: Page, seed: int) -> None:
     )
     page.paragraph("""Counts have two defects. What never followed gets probability 0, an infinite
         loss. And long contexts are rare: most were never seen. **Smoothing** repairs both: a
-        discount D is taken from each count (production estimates D from the counts), and the freed
+        discount D is taken from each count (`gpt eval` estimates D from the counts), and the freed
         probability is given to the prediction of the context that is one character shorter.""")
     page.formula("P_n(c | context)", "(count - D) / total + freed / total * P_n-1(c | shorter)")
     page.paragraph("""In shorter contexts, **Kneser-Ney** smoothing (1995) does not count how often
@@ -109,7 +110,7 @@ def explain(page: Page, seed: int) -> None:
         {after_n:.4f} = {after_an:.4f}.""")
     sums = torch.tensor([sum(kneser_ney(WORD, context)) for context in contexts])
     page.check("the sum of each row = 1", sums, torch.ones(3))
-    page.check("these lines = the production model's counts", ours, production(WORD, "an"))
+    page.check("these lines = the n-gram model of gpt eval", ours, production(WORD, "an"))
     page.section("Counts of a text")
     corpus = load_corpus(open_source("python-docs"))
     losses = losses_by_order(corpus, corpus.val)
@@ -119,14 +120,14 @@ def explain(page: Page, seed: int) -> None:
         further character helps less: contexts become rare, and after {best} characters the loss is
         {losses[best]:.4f}. That is far better than the small models of that lesson, which were
         trained for seconds. But counts find a context only if the same characters stood there.
-        Attention can learn what matters in a context, at any distance. So production mixes both,
-        and a small network, the gate, learns how much to trust each (gpt/counts).""")
+        Attention can learn what matters in a context, at any distance. `gpt eval` shows the loss of
+        such an n-gram model beside that of a trained network.""")
     page.exercise(
         """In `discount` return 0. Which probabilities in the second table become 0, and which check
         fails?""",
         """Those whose count is 0, if the context itself was counted: nothing is freed for them. A
         text with such a character has an infinite loss. The rows still sum to 1, but "these lines
-        = the production model's counts" fails.""",
+        = the n-gram model of gpt eval" fails.""",
     )
 
 
@@ -148,18 +149,17 @@ def explain_trained(page: Page, trained: Trained) -> None:
     predicted = corpus.val[:SCORED_IDS]
     losses = losses_by_order(corpus, predicted)
     _show_losses(page, corpus, losses, f"the first {len(predicted):,} of val")
-    mixture, vocabulary = trained.mixture, corpus.vocabulary
-    results = evaluate_each(trained.model, predicted, vocabulary, mixture=mixture)
-    counts, network = min(losses.values()), results[-1]
+    counts = min(losses.values())
+    network = evaluate(trained.model, predicted, corpus.vocabulary)
     page.table(
-        f"the same {vocabulary.unit}s: the best of these, and the network",
-        [counts, *results],
-        columns=["counts", *["both, mixed"] * (mixture is not None), "network"],
+        f"the same {corpus.vocabulary.unit}s: the best of these, and the network",
+        [counts, network],
+        columns=["counts", "network"],
     )
     page.paragraph(
-        "The network alone is better than counts alone: it also uses contexts that it never saw in "
-        "the same words."
+        "The network is better than counts: it also uses contexts that it never saw in the same "
+        "words."
         if network < counts
-        else "Counts alone are better than the network alone: it is small or was "
-        "trained briefly, or the text repeats itself."
+        else "Counts are better than the network: it is small or was trained briefly, or the text "
+        "repeats itself."
     )

@@ -6,7 +6,7 @@ Shapes: T time, C channels, V vocabulary size, `hs` numbers in a query or key, `
 import torch
 from torch import Tensor
 
-from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads, run_with_streams
+from gpt.evaluation.head_analysis import losses_without_heads, run_with_streams
 from gpt.lessons.head import SHOWN_KEYS, attend
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
@@ -56,8 +56,6 @@ def explain_follow(page: Page, trained: Trained) -> None:
     )
     claim = "the last row = the network's prediction"
     page.check(claim, lens(model, streams[-1])[0, -1], model(trained.ids)[0, -1])
-    if trained.mixture is not None:
-        _explain_counts(page, trained, logits[0, -1], likely)
     normal, raw = logits[0, -1].softmax(-1), model.head(streams[-1])[0, -1].softmax(-1)
     page.exercise(
         f"""In `lens` write model.head(x), without the LayerNorm. What becomes of the last row's
@@ -116,31 +114,3 @@ def _explain_head(page: Page, trained: Trained) -> None:
     )
     expected = attention.weigh(*attention.heads(trained.inputs[layer]))[0][0, head, -1]
     page.check("this sum = the production model's", weights[-1] @ v, expected)
-
-
-def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[int]) -> None:
-    """Show the mixture's weights, and the predictions of network, n-gram counts and mixture."""
-    assert trained.mixture is not None
-    page.section("Counts and network")
-    counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])
-    page.paragraph("""This run mixes the network's prediction with those of counts (lesson
-        `counting`). For this position the gate has computed the weights below. The logarithms of
-        all predictions, each times its weight, are added; softmax of the sum is the mixture. It is
-        averaged with its parts: those that predicted the last characters best count most:""")
-    page.table(
-        "weights of the logarithms of probabilities",
-        counts.weights[-1:].T,
-        counts.names,
-        ["weight"],
-    )
-    rows = {"network": logits.softmax(-1)[likely].max()}
-    for name, p in zip(("counts", "both"), counts.lens.probabilities[:, -1], strict=True):
-        rows[name] = p
-    predicted = [int(logits.argmax()), *counts.lens.predicted[:, -1].tolist()]
-    symbols = [symbol(trained.vocabulary.names[id_]) for id_ in predicted]
-    page.table(
-        f"probability of the likeliest next {trained.vocabulary.unit}",
-        torch.stack([*rows.values()])[:, None],
-        [f"{name}: {c}" for name, c in zip(rows, symbols, strict=True)],
-        ["probability"],
-    )

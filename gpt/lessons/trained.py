@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError
 from gpt.evaluation.head_analysis import blocks_of, run_with_streams
 from gpt.lessons.lesson_page import Page
@@ -37,7 +36,6 @@ class Trained:
     ids: Tensor  # (1, T)
     streams: list[Tensor]  # the residual stream before each block, (1, T, C)
     corpus: Corpus | None = None  # the text that the model was trained on, if it can be read
-    mixture: Mixture | None = None  # the counts that the run mixes with its network
 
     @property
     def characters(self) -> list[str]:
@@ -101,7 +99,6 @@ def trained_model(
     seed: int,
     text: str | None = None,
     corpus: Corpus | None = None,
-    mixture: Mixture | None = None,
 ) -> Trained:
     """Run `model` on `text`; return the model, the text, and the residual stream before each block.
 
@@ -113,7 +110,6 @@ def trained_model(
         text: at most model.T characters (or bytes), and at most `MAX_CHARACTERS`. Default: the
             start of the val split, or a generated text if there is no corpus.
         corpus: the text that the model was trained on.
-        mixture: the counts that the run mixes with its network.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.
@@ -135,4 +131,4 @@ def trained_model(
     if not 0 < len(ids) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
     _, (*streams, _) = run_with_streams(first, ids)  # the last one is after the last block
-    return Trained(name, first, vocabulary, text, origin, seed, ids[None], streams, corpus, mixture)
+    return Trained(name, first, vocabulary, text, origin, seed, ids[None], streams, corpus)

@@ -25,7 +25,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> None:
         super().__init__()
-        self.config = config = config.network()
+        self.config = config
         config_of_one = config.model_copy(update={"ensemble": 1})
         seeds = [None if seed is None else member_seed(seed, m) for m in range(config.ensemble)]
         self.members = nn.ModuleList(make_model(config_of_one, vocabulary_size, s) for s in seeds)

@@ -15,7 +15,7 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
     shapes: dict[str, tuple[int, ...]] = {"token_embedding.weight": (V, C)}
     shapes |= {f"ngram_embeddings.{i}.weight": (V, C) for i in range(config.ngram - 1)}
     if config.positions == "learned":
-        shapes["position_embedding.weight"] = (config.attention_window, C)
+        shapes["position_embedding.weight"] = (config.T, C)
     for i in range(config.n_layer):
         block = {
             "attention_norm": (C,),

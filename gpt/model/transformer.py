@@ -122,7 +122,7 @@ class GPT(nn.Module):
         self, config: ModelConfig, vocabulary_size: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.config = config = config.network()
+        self.config = config
         with SkipInitialization():
             self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
             self.ngram_embeddings = nn.ModuleList(

@@ -25,13 +25,11 @@ from gpt.recipe.settings import (
     LARGE_CONTEXT,
     LARGE_PARAMETERS,
     LONGEST_CONTEXT,
-    TRAIN_COUNTS,
     Choice,
     context_length,
     settings_for,
     step_characters,
     steps_in,
-    with_counts,
 )
 from gpt.recipe.speed import LARGE_ENSEMBLES, MEMBERS, Pace, Speed
 from gpt.status import phase
@@ -50,10 +48,6 @@ EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before th
 MAX_LAST_EVALUATION = 0.25  # fraction of the time for the last one; above it, val is made smaller
 REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last one if val was made smaller
 EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of an evaluation
-# Costs of counts on one thread, measured on an AMD EPYC with AVX-512. Predicting an id takes
-# COUNTS_S + V * COUNTS_VOCABULARY_S, where V is the vocabulary size.
-GATE_S = 2.0  # seconds to fit the gate
-COUNTS_S, COUNTS_VOCABULARY_S = 1.4e-5, 2.2e-8  # seconds
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
 MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training
@@ -89,9 +83,8 @@ class Chooser:
         self.ranks, train = ranks, base.train
         self.shortest_split = min(len(corpus.train), len(corpus.val))
         exportable = base.model.exportable
-        self.has_counts = not exportable and bool(self._options("counts", (TRAIN_COUNTS,))[0])
-        self.T = self._attention_window(LONGEST_CONTEXT)  # attention window of most networks
-        self.large_T = self._attention_window(LARGE_CONTEXT)  # the same for large networks
+        self.T = self._context(LONGEST_CONTEXT)  # of most models
+        self.large_T = self._context(LARGE_CONTEXT)  # of large models
         corpus.check_fits(self.T)
         if repeats is None:
             with phase("measuring how much the text repeats itself"):
@@ -108,9 +101,6 @@ class Chooser:
         self.batch_size = self.kept.get("train.batch_size")
         heads = {"n_head", "head_size", "key_offset"}
         self.offsets_keys = repeats and not exportable and not heads & base.model.model_fields_set
-        of_vocabulary = COUNTS_VOCABULARY_S * len(corpus.vocabulary)
-        threads = base.threads if isinstance(base.threads, int) else torch.get_num_threads()
-        self.counts_s = self.has_counts * (COUNTS_S + of_vocabulary) / (threads * ranks.size)
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
@@ -133,7 +123,7 @@ class Chooser:
         A val split that the user chose is kept.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
-        id_s = self._pace(config).evaluation_s + self.counts_s
+        id_s = self._pace(config).evaluation_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
         if fixed or ids * id_s <= MAX_LAST_EVALUATION * seconds:
             return None
@@ -176,10 +166,6 @@ class Chooser:
         """Return the config of run `choice`; raise ConfigError if `base` forbids its shape."""
         T = self._window_of(choice)
         config = settings_for(choice, T, self.batch_size, repeats=self.offsets_keys)
-        if self.has_counts:
-            val_ids = len(self.corpus.last(self.val_characters(val_fraction)))
-            shortest_split = min(self.shortest_split, val_ids)
-            config = with_counts(config, shortest_split, len(self.corpus.vocabulary))
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,
@@ -242,12 +228,9 @@ class Chooser:
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 
-    def _attention_window(self, limit: int) -> int:
-        context = context_length(self.shortest_split, limit)
-        T = self._options("T", (context,))[0]
-        context = min(T, context) if self.has_counts else T
-        window: int = self._options("attention_window", (context,))[0]
-        return window
+    def _context(self, limit: int) -> int:
+        T: int = self._options("T", (context_length(self.shortest_split, limit),))[0]
+        return T
 
     def _window_of(self, choice: Choice) -> int:
         return self.large_T if choice.parameters(self.speed.V) >= LARGE_PARAMETERS else self.T
@@ -261,9 +244,7 @@ class Chooser:
     ) -> Iterator[PredictedRun]:
         """Yield the best run of `shape` for each token dropout; for other arguments see `best`."""
         pace = self._pace(config)
-        each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
-        fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
-        fixed_s += (self.evaluations + self.has_counts) * each_s  # with counts, step 0 is evaluated
+        fixed_s = END_S + scored * pace.evaluation_s + self.evaluations * EVALUATION_OVERHEAD_S
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))

@@ -39,7 +39,6 @@ class Difficulty:
     pilot_characters: int  # number of characters that the pilot was trained on
     repeated_part: float = 0.0  # fraction of val ids that repeat earlier ones, if measured
     pilot_repeated: float = 0.0  # the part of `pilot_loss` that comes from repeated ids
-    counts_loss: float = math.inf  # by n-gram counts without a network; infinite if not measured
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:

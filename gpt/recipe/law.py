@@ -21,11 +21,6 @@ model gains little in a short run.
 - `repeated` is the loss of ids that a model can copy (repetition.py). It drops to about the same
   value on each text once attention heads have learnt to copy.
 
-A run with n-gram counts mixes their predictions with the network's. Its loss is a soft minimum of
-`loss` and of the loss by counts alone (counts_alone.py):
-
-    mixed = -MIXING log(exp(-loss / MIXING) + exp(-counts / MIXING))
-
 scripts/law/fit.py fits A, B, a, b and more; scripts/experiments.md reports the accuracy. In this
 module, `choice` is the run, `text` has the results of the pilot, and losses are in nats per id.
 """
@@ -71,7 +66,6 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
-MIXING = 0.15  # nats per id; the mixture's loss is lower by MIXING log 2 than two equal losses
 USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: `pilot_gain`, `pilot_gap` on prose
 MAX_LOST = 0.5  # a small model gains at most this fraction less from more characters
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
@@ -101,7 +95,6 @@ UNCERTAINTY = 0.03  # standard deviation of the residuals as a fraction of the l
 OUTSIDE_UNCERTAINTY = 0.5  # relative increase for each factor e outside of the fit
 MIN_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
 SHORT_PILOT_POWER = 0.25  # a pilot four times shorter makes the uncertainty 1.4 times larger
-MIXED_UNCERTAINTY = 0.05  # standard deviation of `mixed_loss` on new texts, as a fraction of it
 COPYING_UNCERTAINTY = 0.3  # the same, as a fraction of the loss that copying could still save
 
 
@@ -149,23 +142,6 @@ def _excess(
     overfit *= fitted.shared + (1 - fitted.shared) / choice.members
     averaged = fitted.ensemble * (1 - 1 / choice.members)
     return float(slope * learnt + overfit + fitted.hidden * dropout - averaged)
-
-
-def mixed_loss(loss: float, counts_loss: float, mixing: float = MIXING) -> float:
-    """Return the predicted val loss of a network mixed with n-gram counts.
-
-    `loss` is the val loss of the network alone. `counts_loss` is that of counts alone (may be inf).
-    """
-    gained = mixing * math.log1p(math.exp(-abs(loss - counts_loss) / mixing))
-    return max(min(loss, counts_loss) - gained, 0.0)
-
-
-def mixed_uncertainty(loss: float, deviation: float, counts_loss: float) -> float:
-    """Return the standard deviation of `mixed_loss`, given the standard `deviation` of `loss`."""
-    if math.isinf(counts_loss):
-        return deviation
-    share = 1 / (1 + math.exp((loss - counts_loss) / MIXING))  # derivative of `mixed_loss`
-    return math.hypot(share * deviation, MIXED_UNCERTAINTY * mixed_loss(loss, counts_loss))
 
 
 def loss_of_repeats(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:

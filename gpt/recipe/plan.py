@@ -1,9 +1,8 @@
 """Plan a run: find the config with the lowest predicted val loss on a text in a given time."""
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gpt.config.load import load_config
@@ -14,15 +13,8 @@ from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, best_length
-from gpt.recipe.counts_alone import counts_loss
 from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, Difficulty, measure_difficulty, pilot_config
-from gpt.recipe.law import (
-    is_extrapolated,
-    mixed_loss,
-    mixed_uncertainty,
-    uncertainty,
-    why_unknown,
-)
+from gpt.recipe.law import is_extrapolated, uncertainty, why_unknown
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
 from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members
@@ -38,7 +30,6 @@ LONGEST_GUESS = 10**11  # largest guess of a run's characters; batches grow no f
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large vocabularies
-COUNTS_FRACTION = 0.05  # largest fraction of the remaining time to count n-grams
 LARGE_TEXT = 4_000_000  # ids of the train split from which a text is large
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
 FREE_FRACTION = 0.02  # fraction of the time that is kept free
@@ -54,10 +45,8 @@ class Plan:
     """
 
     config: Config  # with `train.max_steps` if unexpectedly fast training could overfit
-    val_loss: float  # nats per character; with counts, if `counts_loss` is known
+    val_loss: float  # nats per character
     uncertainty: float  # standard deviation of `val_loss`, in nats per character
-    network_loss: float  # val loss of the network alone, in nats per character
-    counts_loss: float  # val loss by counts alone, in nats per character; infinite if not known
     extrapolated: bool  # whether the run is unlike those that the law was fitted on
     unknown: str | None  # why the val loss cannot be predicted (then ignore `val_loss`), or None
     parameters: int
@@ -67,39 +56,26 @@ class Plan:
     ends_early: bool  # whether it leaves time unused, because a longer run would overfit
 
     def describe(self) -> list[str]:
-        """Return lines of text: model, n-gram counts, training, and predicted val loss."""
+        """Return lines of text: model, training, and predicted val loss."""
         model, train = self.config.model, self.config.train
         dropout = model.character_dropout
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         passes = f"{self.passes:.2g}"
-        in_step, attention = train.batch_size * model.attention_window, ""
-        if model.attention_window < model.T:
-            attention = f" with attention to {model.attention_window}"
+        in_step = train.batch_size * model.T
         lines = [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{counted(model.n_head, 'head')}, T {model.T}{attention}; "
-            f"{counted(self.parameters, 'parameter')}"
-        ]
-        if model.counts:
-            window = f", {model.window_counts} in the window so far" if model.window_counts else ""
-            lines.append(
-                f"counts: {counted(model.counts, self.unit)} of context in the text{window}"
-            )
-        lines.append(
+            f"{counted(model.n_head, 'head')}, T {model.T}; "
+            f"{counted(self.parameters, 'parameter')}",
             f"training: steps of {counted(in_step, self.unit)}, about {passes} "
-            f"{'pass' if passes == '1' else 'passes'} over the text{regularised}{early}"
-        )
+            f"{'pass' if passes == '1' else 'passes'} over the text{regularised}{early}",
+        ]
         if self.unknown:
             return [*lines, f"no prediction: {self.unknown}"]
         loss = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
         other = ", extrapolated from runs of other sizes" if self.extrapolated else ""
-        parts = ""
-        if math.isfinite(self.counts_loss):
-            parts = f" ({self.network_loss:.2f} without counts, {self.counts_loss:.2f} by counts)"
-        without = " without counts" if model.counts and not parts else ""
-        return [*lines, f"predicted val loss{without}: {loss}{parts}{other}"]
+        return [*lines, f"predicted val loss: {loss}{other}"]
 
 
 def plan(
@@ -156,7 +132,7 @@ def plan(
     val_characters = chooser.val_characters(val_fraction)
     val = corpus.last(val_characters)  # whose loss is predicted
     if difficulty is None:
-        difficulty = _measure_text(chooser, largest, val, pilot_pace, remaining_s(), check_stop)
+        difficulty = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
     first = FIRST_MEASURED[speed.launches_kernels]
     while True:
         with phase("choosing the model and its settings"):
@@ -170,21 +146,18 @@ def plan(
             speed.add(part)
 
     ids_per_character, train = len(val) / val_characters, config.train
-    in_step = train.batch_size * config.model.attention_window
+    in_step = train.batch_size * config.model.T
     best_steps = max(train.steps, best_length(run.choice, difficulty) // in_step)
     if best_steps < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [("train.max_steps", best_steps)])
     unknown = why_unknown(run.choice, difficulty, corpus.vocabulary.unit)
     if config.model.ngram == 1:
         unknown = "the formula was fitted to models with n-gram embeddings"
-    by_counts = difficulty.counts_loss
     deviation = uncertainty(run.val_loss, run.choice, difficulty)
     return Plan(
         config=config,
-        val_loss=ids_per_character * mixed_loss(run.val_loss, by_counts),
-        uncertainty=ids_per_character * mixed_uncertainty(run.val_loss, deviation, by_counts),
-        network_loss=ids_per_character * run.val_loss,
-        counts_loss=ids_per_character * by_counts,
+        val_loss=ids_per_character * run.val_loss,
+        uncertainty=ids_per_character * deviation,
         extrapolated=is_extrapolated(run.val_loss, run.choice, difficulty),
         unknown=unknown,
         parameters=parameter_count(config.model, difficulty.V),
@@ -212,17 +185,15 @@ def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
 
 def _measure_text(
     chooser: Chooser,
-    config: Config,
     val: Ids,
     pace: Pace,
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot, a small model, and measure n-gram counts alone; return their results.
+    """Train the pilot, a small model, and return its results.
 
     Args:
         chooser: contains the text, and the time for the whole command.
-        config: the settings of the counts.
         val: the ids of the val split to predict.
         pace: the speed of the pilot.
         remaining_s: remaining seconds of the whole command. Measurements take a part of them.
@@ -235,7 +206,7 @@ def _measure_text(
     fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION
     max_characters = (fraction * remaining_s - evaluation_s) / pace.train_s
     with phase("training a small test model, to see how hard the text is to predict"):
-        text = measure_difficulty(
+        return measure_difficulty(
             corpus,
             chooser.T,
             chooser.base,
@@ -245,8 +216,3 @@ def _measure_text(
             repeats=repeats,
             max_characters=max_characters,
         )
-    if not chooser.has_counts:
-        return text
-    with phase("counting n-grams, to see how well counts alone predict the text"):
-        by_counts = counts_loss(corpus, val, config, COUNTS_FRACTION * remaining_s)
-    return replace(text, counts_loss=by_counts)

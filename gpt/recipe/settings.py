@@ -12,17 +12,12 @@ and 3.7 M characters.
 import math
 from dataclasses import dataclass
 
-from gpt.config.schema import MAX_COUNT, Config, ModelConfig
-from gpt.model.transformer import LARGE_VOCABULARY
+from gpt.config.schema import MAX_COUNT, Config
 
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512  # limits of the attention window, in characters
 LARGE_CONTEXT = 1024  # the upper limit for models of at least LARGE_PARAMETERS
 LARGE_PARAMETERS = 6_000_000  # size of the largest models that the law was fitted on
-LONGEST_WINDOW = 16384  # largest T in characters; the loss of models with counts falls up to there
-WINDOW_NUMBERS = 2**22  # largest product of T and the vocabulary size: bounds time and memory
-TRAIN_COUNTS, WINDOW_COUNTS = 8, 6  # longest contexts of counts of train and of the window
-LARGE_COUNTS, LARGE_WINDOW_COUNTS = 4, 3  # the same for large vocabularies
 FIRST_WINDOW = 4  # ratio of the attention window to the length of the windows at the start of a run
 FIRST_WINDOW_REPEATS = 2  # the same if the text repeats itself: heads need longer windows to copy
 # a reference run: its characters and channels; its characters per step and learning rates
@@ -55,24 +50,6 @@ def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
     """Return an attention window that suits `shortest_split`: a power of two, at most `limit`."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     return 1 << min(limit, longest).bit_length() - 1
-
-
-def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return `config` with n-gram counts and a model.T that can exceed the attention window."""
-    context = T = config.model.attention_window
-    # half a split is about what the gate is fitted on: see GateFit
-    longest = min(LONGEST_WINDOW, WINDOW_NUMBERS // V, shortest_split // 2)
-    while 2 * T <= longest:  # noqa: SIM300 (T grows)
-        T *= 2
-    is_large = V > LARGE_VOCABULARY
-    update = {
-        "T": T,
-        "attention_window": context,
-        "counts": LARGE_COUNTS if is_large else TRAIN_COUNTS,
-        "window_counts": LARGE_WINDOW_COUNTS if is_large else WINDOW_COUNTS,
-    }
-    model = ModelConfig.model_validate(config.model.model_dump(exclude_unset=True) | update)
-    return config.model_copy(update={"model": model})
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:

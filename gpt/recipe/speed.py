@@ -119,7 +119,7 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     for each head, as for PaLM (arXiv:2204.02311, appendix B). Ignore the causal mask.
     """
     both = model.n_head * (model.head_size + model.value_size)
-    layer = model.C * (2 * both + 8 * model.C) + model.attention_window * both
+    layer = model.C * (2 * both + 8 * model.C) + model.T * both
     return 6.0 * (model.n_layer * layer + model.C * V)
 
 
@@ -150,7 +150,7 @@ def measure_paces(
         for i, config in enumerate(configs):
             short_part = Schedule(config).short_part_after(0)
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            part = corpus.val[: timed_ids(config.model.attention_window, device) + 1]
+            part = corpus.val[: timed_ids(config.model.T, device) + 1]
             for _ in range(2):  # the first evaluation takes longer
                 began = time.perf_counter()
                 evaluate(models[i], part)
@@ -185,8 +185,8 @@ def _step_seconds(
 
 
 def _shape(config: Config) -> tuple[int, ...]:
-    return config.model.n_layer, config.model.C, config.model.attention_window, _in_step(config)
+    return config.model.n_layer, config.model.C, config.model.T, _in_step(config)
 
 
 def _in_step(config: Config) -> int:
-    return config.train.batch_size * config.model.attention_window
+    return config.train.batch_size * config.model.T

@@ -288,7 +288,7 @@ def _finish(
             checkpoint, val = read_checkpoint(run), scored_val(corpus)
             model = load_model(checkpoint, select_device(planned.config.device))
             with phase(f"evaluating {run}"):
-                loss = evaluate(model, val, corpus.vocabulary, mixture=checkpoint.mixture)
+                loss = evaluate(model, val, corpus.vocabulary)
         loss = val_units(corpus).per_character(loss)
         log.info("%s: val loss %.4f", planned.name, loss)
         return replace(ended, val_loss=loss, best_step=best.step)

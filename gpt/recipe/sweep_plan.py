@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    ValidationError,
+    field_serializer,
+)
 
 from gpt.config.load import Override, assignment, typed_value
 from gpt.config.mistakes import explain
+from gpt.config.removed import upgraded
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
@@ -116,15 +124,18 @@ def _accepts(key: str, value: Any) -> bool:
     return True
 
 
+StoredConfig = Annotated[Config, BeforeValidator(upgraded)]
+
+
 class PlannedRun(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
     name: str  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
-    asked: Config  # the config as the command gives it; settings may be unset
+    asked: StoredConfig  # the config as the command gives it; settings may be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
-    config: Config = Config()  # to train with, including what gpt has chosen
+    config: StoredConfig = Config()  # to train with, including what gpt has chosen
     text_sha256: str = ""  # hash of the text, to notice that it has changed
 
     @property

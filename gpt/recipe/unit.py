@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from gpt.counts.experts import MANY_IDS
 from gpt.text.corpus import Corpus
 
+MANY_IDS = 1000  # vocabulary size from which a text may be read as bytes
 PARTS = 20  # parts of the train split, each of which is compared with those before it
 MAX_NEW_FRACTION = 0.02  # largest mean fraction of characters in a part that are new in the text
 MAX_BYTES_PER_CHARACTER = 1.1  # a text with fewer has hardly more bytes than characters
@@ -16,7 +16,7 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
     Bytes are better for a text of many distinct characters in two cases:
 
     - New characters keep occurring. Some characters of val are not in train, but their bytes are.
-    - Nearly all characters have one byte. With only 256 ids, longer n-grams can be counted.
+    - Nearly all characters have one byte. A model of 256 ids is then smaller and faster.
     """
     if len(corpus.vocabulary) < MANY_IDS:
         return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.errors import UsageError
+from gpt.runs.old_losses import recorded_loss
 
 NANOGPT_LINE = re.compile(  # an evaluation, an iteration, or a size; other groups are None
     r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
@@ -51,11 +52,12 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
             # a damaged line, or one without an evaluation
             with suppress(ValueError, KeyError, TypeError, AttributeError):
                 record = json.loads(line)
-                loss = float(record.get("val_loss_part") or record["val_loss"])
+                is_part = "val_loss_part" in record
+                loss = recorded_loss(record, "val_loss_part" if is_part else "val_loss")
                 step = int(record["step"])
                 points.append((step, characters_per_step * step, float(record["elapsed_s"]), loss))
                 if "val_loss" in record:
-                    final_loss = float(record["val_loss"])
+                    final_loss = recorded_loss(record, "val_loss")
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
     return Curve(steps, seen, seconds, losses, final_loss)
 

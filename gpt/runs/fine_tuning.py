@@ -22,8 +22,6 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
         fine_tuning = SETTINGS[key].fine_tuning
         if fine_tuning != "new":
             inherited[key] = factor * value if fine_tuning == "scaled" else value
-    if inherited["model.attention_window"] == inherited["model.T"]:  # let it follow a new T
-        del inherited["model.attention_window"]
     return inherited
 
 
@@ -42,11 +40,11 @@ def check_same_model(data: CheckpointData, config: Config) -> None:
             f"train.init_from: the model is that of {run}, so a config cannot change "
             f"{', '.join(changed)}; leave that out, or start with new weights"
         )
-    learned, wanted = before["model.attention_window"], config.model.attention_window
+    learned, wanted = before["model.T"], config.model.T
     if config.model.positions == "learned" and learned < wanted:
         raise ConfigError(
-            f"model.attention_window: expected at most {learned}, the number of position "
-            f"embeddings in {run}, got {wanted}; set it, or model.T"
+            f"model.T: expected at most {learned}, the number of position embeddings in {run}, "
+            f"got {wanted}"
         )
 
 

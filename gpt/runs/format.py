@@ -1,7 +1,6 @@
 """The layout of a run's checkpoints on disk. Imports no torch.
 
     checkpoints/step-N/      model.safetensors      the weights, by parameter name
-                             counts.safetensors     n-gram counts and the gate, with model.counts
                              optimizer.safetensors  the state of the optimizers
                              config.json  vocabulary.json
                              training.json          step, val loss, best step, counters
@@ -28,13 +27,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from gpt.config.schema import Config
-from gpt.counts.mixture import Mixture
 from gpt.errors import Unreadable
 from gpt.text.vocabulary import Vocabulary
 
 FORMAT = 6  # version of the layout
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-COUNTS = "counts.safetensors"  # only with `model.counts`
 CONFIG, VOCABULARY, TRAINING = "config.json", "vocabulary.json", "training.json"
 FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
 MANIFEST = "manifest.json"
@@ -55,9 +52,9 @@ class CheckpointData:
     best_step: int | None = None  # step with the lowest val loss, if any was evaluated
     finished: bool = False  # whether training ended at this step, without an interruption
     weights_sha256: str = ""  # SHA-256 of model.safetensors
-    mixture: Mixture | None = None  # with `model.counts`, unless only a summary was read
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8, if stored
     text_sha256: str | None = None  # hash of the run's text; see Corpus
+    had_counts: bool = False  # whether the run was trained with n-gram counts, by an old version
 
 
 @dataclass(frozen=True)

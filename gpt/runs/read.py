@@ -18,16 +18,14 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.schema import Config, ModelConfig
-from gpt.counts.long_contexts import INDEXED_IDS
-from gpt.counts.mixture import Mixture, mixture_from
-from gpt.counts.ngram_counts import COUNTED_IDS
-from gpt.counts.window import Characters
+from gpt.config.removed import had_counts, upgraded
+from gpt.config.schema import Config
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, Tensors, TrainingState
+from gpt.runs.old_losses import COUNTS, best_step, network_counters
 from gpt.text.vocabulary import Vocabulary
 
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
@@ -54,7 +52,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
         Unreadable: a file cannot be read now, such as for lack of permission, but may be intact.
         UsageError: `which` is neither `best` nor `last` nor a step.
     """
-    return _read_current(run, which, layout.MODEL, layout.COUNTS)
+    return _read_current(run, which, layout.MODEL)
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
@@ -101,7 +99,10 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     folder = run / "checkpoints"
     if step is None:
         index = read_index(folder)
-        step = index.last if which == "last" or index.best is None else index.best
+        best = index.best
+        if (layout.step_folder(folder, index.last) / COUNTS).exists():  # of an old version
+            best = best_step(run, layout.steps_in(folder))
+        step = index.last if which == "last" or best is None else best
     found = layout.step_folder(folder, step)
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
@@ -118,21 +119,23 @@ def _read(
         if manifest.format != layout.FORMAT:
             raise ValueError(f"expected format {layout.FORMAT}, got {manifest.format}")
         sha256 = manifest.sha256
-        config = _parse(Config, folder / layout.CONFIG, sha256)
+        tree = _json(folder / layout.CONFIG, sha256)
+        config = _validated(Config, upgraded(tree), layout.CONFIG)
         text = _small_file(folder / layout.VOCABULARY, sha256).decode("utf-8")
         vocabulary = Vocabulary.from_json(text)
         counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
+        if had_counts(tree):
+            kept = layout.steps_in(folder.absolute().parent)
+            counters = network_counters(counters, folder.absolute().parents[1], kept)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in shapes.values())
-        weights, state, mixture = Tensors(), Tensors(), None
+        weights, state = Tensors(), Tensors()
         if layout.MODEL in tensor_files:
             weights = _tensors(folder / layout.MODEL, sha256, size, shapes)
         if layout.OPTIMIZER in tensor_files:
             state = _tensors(folder / layout.OPTIMIZER, sha256, 4 * size)
-        if layout.COUNTS in tensor_files and config.model.counts:
-            mixture = _mixture(folder / layout.COUNTS, sha256, config.model, vocabulary)
     except DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -151,24 +154,35 @@ def _read(
         best_step=counters.best_step,
         finished=counters.finished,
         weights_sha256=sha256.get(layout.MODEL, ""),
-        mixture=mixture,
         bits_per_byte=bits if isinstance(bits, float) else None,
         text_sha256=text_sha256 if isinstance(text_sha256, str) else None,
+        had_counts=had_counts(tree),
     )
     return data, TrainingState(state, counters.numbers)
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
     """Parse a JSON file as `model`; check its hash if `sha256` (hashes by file name) is given."""
+    return _validated(model, _json(path, sha256), path.name)
+
+
+def _json(path: Path, sha256: dict[str, str] | None) -> Any:
     content = _small_file(path, sha256)
     try:
         tree = json.loads(content)
         json.dumps(tree, allow_nan=False)  # refuse NaN and infinity
-        return model.model_validate(tree)
-    except ValidationError as error:
-        raise ValueError(f"{path.name}: {next(explain(error))[1]}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: {error}") from None
+    return tree
+
+
+def _validated(model: type[JsonModel], tree: Any, name: str) -> JsonModel:
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise ValueError(f"{name}: {next(explain(error))[1]}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _tensors(
@@ -184,15 +198,6 @@ def _tensors(
     if not is_usable or (shapes is not None and found != shapes):
         raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
     return tensors
-
-
-def _mixture(
-    path: Path, sha256: dict[str, str], model: ModelConfig, vocabulary: Vocabulary
-) -> Mixture:
-    # 12 bytes for each n-gram and its count, and 6 bytes for each id and its place
-    max_bytes = 12 * (model.counts + 1) * COUNTED_IDS + 6 * INDEXED_IDS
-    tensors = _any_tensors(path, sha256, max_bytes)
-    return mixture_from(tensors, Characters.of(vocabulary.names), model)
 
 
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:

@@ -48,8 +48,6 @@ def write_checkpoint(
         layout.VOCABULARY: data.vocabulary.to_json().encode(),
         layout.TRAINING: json.dumps(training.model_dump(), indent=2, allow_nan=False).encode(),
     }
-    if data.mixture is not None:
-        contents[layout.COUNTS] = safetensors.numpy.save(data.mixture.tensors())
     contents[layout.MANIFEST] = manifest_of(contents)
     _write(layout.step_folder(folder, data.step), contents)
     write_index(folder, data)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
-from gpt.counts.mixture import Mixture
 from gpt.errors import counted
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
@@ -28,12 +27,10 @@ class Engine(Protocol):
     """Interface of engines. An engine has a model, and cached keys and values of B texts.
 
     Attributes:
-        T: largest number of ids that the network predicts from.
-        mixture: n-gram counts to mix with the network's predictions; None if the model has none.
+        T: largest number of ids that the model predicts from.
     """
 
     T: int
-    mixture: Mixture | None
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
@@ -82,25 +79,22 @@ def open_engine(
     advice = "generate fewer samples at once, or use a smaller model"
     check_memory(f"sampling {counted(B, 'text')}", parts, advice, free)
     if device == "cpu":
-        return NumpyEngine(config, weights, B, checkpoint.mixture)
+        return NumpyEngine(config, weights, B)
 
     from gpt.runs.weights import load_model
     from gpt.sampling.torch_engine import TorchEngine
 
-    return TorchEngine(load_model(checkpoint, torch.device(device)), B, checkpoint.mixture)
+    return TorchEngine(load_model(checkpoint, torch.device(device)), B)
 
 
-def engine_of(model: "LanguageModel", B: int, mixture: Mixture | None = None) -> Engine:
-    """Return an engine for B texts of `model`, on the device of its parameters.
-
-    If `mixture` is given, its n-gram counts are mixed with the network's predictions.
-    """
+def engine_of(model: "LanguageModel", B: int) -> Engine:
+    """Return an engine for B texts of `model`, on the device of its parameters."""
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
 
-        return TorchEngine(model, B, mixture)
+        return TorchEngine(model, B)
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return NumpyEngine(model.config, weights, B, mixture)
+    return NumpyEngine(model.config, weights, B)
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
@@ -112,7 +106,6 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
         B: the number of texts.
         ids: the number of ids of a prompt and its sample together; None if unknown.
     """
-    model = model.network()
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
     sizes = H * (model.head_size + model.value_size)  # keys and values of a character in a layer

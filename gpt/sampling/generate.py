@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
-from gpt.sampling.counted_texts import CountedTexts
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.sampler import NEVER, PENALTY_CHARACTERS, choose, log_softmax
@@ -19,7 +18,6 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from gpt.counts.mixture import Mixture
     from gpt.model.ensemble import LanguageModel
 
 PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distribution
@@ -59,7 +57,7 @@ class Generator:
     computed again. Later contexts therefore have T // 2 to T ids.
 
     Args:
-        engine: the engine, with one row for each text. Its n-gram counts, if any, are mixed in.
+        engine: the engine, with one row for each text.
         texts: the texts to continue.
         never: an id that must not be drawn; None if there is none.
     """
@@ -69,8 +67,6 @@ class Generator:
     ) -> None:
         self.engine, self.T, self.never = engine, engine.T, never
         self.texts = list(texts)
-        prompts = [text.prompt for text in texts]
-        self.counted = None if engine.mixture is None else CountedTexts(engine.mixture, prompts)
         self._start(range(len(texts)))
 
     def step(self) -> tuple[list[int], NDArray[np.float64]]:
@@ -90,8 +86,6 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        if self.counted is not None:
-            log_probabilities = self.counted.mix(log_probabilities)
         allowed = log_probabilities
         if self.never is not None:
             allowed = allowed.copy()
@@ -101,19 +95,13 @@ class Generator:
             text.context.append(id_)
             text.recent.append(id_)
             del text.recent[:-PENALTY_CHARACTERS]
-        if self.counted is not None:
-            self.counted.append(chosen)
         return chosen.tolist(), log_probabilities
 
     def select(self, rows: list[int], added: Sequence[GrowingText] = ()) -> None:
         """Keep only the texts with the indices `rows`, in this order; then append `added`."""
         self.engine.select([*rows, *[0] * len(added)])  # new rows, to be prefilled
         self.texts = [self.texts[row] for row in rows] + [*added]
-        if self.counted is not None:
-            self.counted.select(rows)
         if added:
-            if self.counted is not None:
-                self.counted.add([text.prompt for text in added])
             self._start(range(len(rows), len(self.texts)))
 
     def _choose(self, logits: NDArray[np.float64]) -> NDArray[np.int_]:
@@ -213,14 +201,11 @@ def generate_text(
     seed: int,
     rules: SampleConfig = PLAIN,
     step: int = 0,
-    mixture: "Mixture | None" = None,
 ) -> str:
     """Return `length` characters that `model` adds to `prompt`.
 
     The random numbers depend on `seed` and `step`. `rules` are settings such as the temperature.
-    If `mixture` is given, its n-gram counts are mixed with the predictions of `model`.
     """
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
-    engine = engine_of(model, 1, mixture)
-    chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)
+    chunks = generate(engine_of(model, 1), vocabulary, [ids], sources, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

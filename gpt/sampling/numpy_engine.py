@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
-from gpt.counts.mixture import Mixture
 from gpt.model.shapes import kept_pairs, member_prefixes, rotary_angles
 
 Floats = NDArray[np.float32]
@@ -40,10 +39,7 @@ class NumpyEngine:
         config: ModelConfig,
         weights: Mapping[str, Floats],
         B: int,
-        mixture: Mixture | None = None,
     ) -> None:
-        self.mixture = mixture
-        config = config.network()
         T, hs = config.T, config.head_size
         self.config, self.T = config, T
         weights = _by_member(config, weights)

@@ -5,7 +5,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.counts.mixture import Mixture
 from gpt.cuda_graph import replayed
 from gpt.device import deterministic_kernels
 from gpt.model.ensemble import LanguageModel
@@ -15,8 +14,7 @@ from gpt.model.kv_cache import Cache
 class TorchEngine:
     """`Engine` in torch. Each step waits for the device once, to copy the logits to the CPU."""
 
-    def __init__(self, model: LanguageModel, B: int, mixture: Mixture | None = None) -> None:
-        self.mixture = mixture
+    def __init__(self, model: LanguageModel, B: int) -> None:
         self.model, self.T = model.eval(), model.config.T
         self.device = next(model.parameters()).device
         self.cache = Cache(model.config, B, self.device)

@@ -83,10 +83,10 @@ class Corpus:
             )
         return f"{size}, vocabulary of {V}"
 
-    def check_fits(self, T: int, setting: str = "model.T") -> None:
+    def check_fits(self, T: int) -> None:
         """Raise ConfigError unless both splits are longer than a window of `T` ids.
 
-        `setting` is the setting to name in the message. For a very short text, raise TextError.
+        For a very short text, raise TextError.
         """
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters
@@ -99,9 +99,9 @@ class Corpus:
             )
         if len(shortest) <= T:
             raise ConfigError(
-                f"{setting}: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
+                f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
                 f"the {name} split of {self.name} {sizes}, got {T}; use "
-                f"{setting}={len(shortest) - 1} or less, or more text for {name}"
+                f"model.T={len(shortest) - 1} or less, or more text for {name}"
             )
 
 

@@ -134,6 +134,6 @@ def build_step(
 
 def build_run_step(context: RunContext, model: LanguageModel) -> Update:
     """Return the TrainStep or EnsembleStep that trains `model` in the run of `context`."""
-    ids, vocabulary = context.network_ids, context.corpus.vocabulary
+    ids, vocabulary = context.corpus.train, context.corpus.vocabulary
     config, device, ranks = context.config, context.device, context.ranks
     return build_step(config, model, device, ranks, ids, vocabulary, context.teacher)

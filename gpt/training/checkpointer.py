@@ -66,7 +66,6 @@ class Checkpointer:
             config=config,
             vocabulary=context.corpus.vocabulary,
             weights=weights,
-            mixture=context.mixture(self.update.model, step),
             val_loss=progress.val_loss,
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,

@@ -18,7 +18,6 @@ from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_run_step
-from gpt.training.gate_fit import GateFit
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
@@ -72,37 +71,33 @@ def estimate(
         distilled = teacher.model.config if teacher else None
         check_training_memory(config, V, device, distilled)
         model = make_model(config.model, V, config.seed).to(device)
-        gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
-        context = RunContext(
-            config, corpus, Path(), SINGLE, lambda: False, device, gate_fit, teacher, clock
-        )
+        context = RunContext(config, corpus, Path(), SINGLE, lambda: False, device, teacher, clock)
         update = build_run_step(context, model)
         start_s = clock()
         stopwatch = Stopwatch(clock)
         stopwatch.probe(lambda step: update.read([update(step)]), update, context)
-        fit_s, mixture = stopwatch.seconds.get(EVALUATION, 0.0), context.mixture(model, 0)
         if config.train.minutes is not None:
             start_s = clock()  # a run with `train.minutes` makes the same measurements
 
         def sample_and_save() -> None:
             if length := config.train.sample_length:
-                generate_text(model, vocabulary, length=length, seed=0, mixture=mixture)
+                generate_text(model, vocabulary, length=length, seed=0)
             with tempfile.TemporaryDirectory() as folder:
-                data = CheckpointData(0, config, vocabulary, weights_of(model), mixture=mixture)
+                data = CheckpointData(0, config, vocabulary, weights_of(model))
                 write_checkpoint(Path(folder), data, update.state_dict())
 
-        stopwatch.seconds[EVALUATION] = fit_s + stopwatch.time(sample_and_save, SINGLE)
+        stopwatch.seconds[EVALUATION] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # do not count the work above, which a run does not do
         budget = TimeBudget(config, corpus.val, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters
     part = min(train.eval_characters or whole, whole)
     evaluations, character_s = schedule.times_due(train.eval_every), stopwatch.seconds[CHARACTER]
-    is_scored_first = train.init_from is not None or mixture is not None
+    is_scored_first = train.init_from is not None
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
-        # step 0 needs no evaluation if the head is zero and there are no counts
+        # step 0 needs no evaluation if the head is zero
         "evaluation": Cost(evaluations + is_scored_first, part * character_s),
         "last evaluation": Cost(int(part < whole), whole * character_s),
         "sample, checkpoint": Cost(evaluations + 1, stopwatch.seconds[EVALUATION]),

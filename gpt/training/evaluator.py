@@ -139,7 +139,6 @@ class Evaluator:
                 rules=config.sample,
                 seed=config.seed,
                 step=step,
-                mixture=self.context.mixture(self.model, step),
             )
         return Evaluation(losses, self.is_best, warning, sample)
 
@@ -169,24 +168,20 @@ class Evaluator:
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
         """Return losses by name, in nats per id, on about `characters` ids of the val split.
 
-        The key `name` has the loss of the whole model. With n-gram counts, `{name}_network` has the
-        loss of the network alone. In an ensemble, `{name}_member_1` has the first member's loss.
+        The key `name` has the loss of the model. In an ensemble, `{name}_member_1` has the first
+        member's loss.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
-        has_counts = self.context.gate_fit is not None
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         # the head is zero, so every id is equally likely
-        if is_untrained and vocabulary.unknown_id is None and not has_counts:
+        if is_untrained and vocabulary.unknown_id is None:
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)
         with phase("evaluating"):
-            mixture = self.context.shared_mixture(self.model, step)
-            self.stopwatch.lap(EVALUATION, 0)  # fitting takes as long for any number of characters
             loss, *others = evaluate_each(
                 self.model,
                 self.val,
                 vocabulary,
-                mixture=mixture,
                 characters=characters,
                 should_stop=self.context.should_stop,
                 ranks=ranks,
@@ -194,9 +189,8 @@ class Evaluator:
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
-        names = [name, f"{name}_network"] if has_counts else [name]
-        names += [f"{name}_member_{m}" for m in range(1, len(others) + 2 - len(names))]
-        return dict(zip(names, [loss, *others], strict=True))
+        members = {f"{name}_member_{m}": each for m, each in enumerate(others, start=1)}
+        return {name: loss} | members
 
     def _score_best(self, step: int) -> float:
         """Return the best checkpoint's loss on the whole val split; restore the current weights."""

@@ -48,7 +48,7 @@ class Backward:
         self.parameters = [*model.parameters()]
         self.fused = teacher is None and fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
-        self.characters = config.train.batch_size * config.model.attention_window  # in a batch
+        self.characters = config.train.batch_size * config.model.T  # in a batch
         self.threads = torch.get_num_threads()
         self.workers = worker_count(config, device, ranks)  # one if DDP is used
         self.pool = ThreadPoolExecutor(self.workers)

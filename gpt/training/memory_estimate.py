@@ -3,14 +3,12 @@
 import torch
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.counts.experts import BLOCK_NUMBERS
 from gpt.device import select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
-from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
 from gpt.training.gradients import fuses_head, supports_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import logits_at_once
 
@@ -22,7 +20,7 @@ MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (m
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
-HOST_PARTS = ("batch", "counts")  # parts that are not in the memory of a GPU
+HOST_PARTS = ("batch",)  # parts that are not in the memory of a GPU
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
     "train.accumulation"
@@ -67,7 +65,7 @@ def training_bytes(
         teacher: the shape of the model to distill, if any. Its weights are not counted.
         ranks: the processes that train together.
     """
-    model, train, on_cpu = config.model.network(), config.train, device.type == "cpu"
+    model, train, on_cpu = config.model, config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
     is_threaded = supports_threads(config, device, ranks)
@@ -96,21 +94,12 @@ def training_bytes(
         "weights": parameters,
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
-        "counts": _counts_bytes(config.model, V, torch.get_num_threads() if on_cpu else 1),
         # ids and token dropout of two batches
         "batch": 60 * K * train.batch_size * model.T,
         # evaluations run in other threads, which cannot reuse the memory that malloc keeps for the
         # training threads
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
-
-
-def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes of n-gram predictions, to fit the gate and evaluate in `threads` threads."""
-    if not model.counts:
-        return 0.0
-    in_thread = 4 * model.T * V + 8 * BLOCK_NUMBERS
-    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + in_thread * threads)
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:

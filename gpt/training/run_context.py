@@ -8,13 +8,9 @@ from pathlib import Path
 import torch
 
 from gpt.config.schema import Config
-from gpt.counts.mixture import Mixture
 from gpt.distributed.ranks import Ranks
 from gpt.files import from_here
-from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Ids
-from gpt.training.gate_fit import GateFit
 from gpt.training.teacher import Teacher
 
 
@@ -28,25 +24,8 @@ class RunContext:
     ranks: Ranks
     should_stop: Callable[[], bool]  # any thread may call it
     device: torch.device
-    gate_fit: GateFit | None = None  # None without `model.counts`
     teacher: Teacher | None = None  # the model to distill
     clock: Callable[[], float] = time.perf_counter  # seconds, since the command began
-
-    @property
-    def network_ids(self) -> Ids:
-        """Ids that the network trains on: the train split without what `gate_fit` holds out."""
-        return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
-
-    def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return n-gram counts and a gate fitted to `model` at `step`; None without counts."""
-        return self.gate_fit.fit(model, step) if self.gate_fit else None
-
-    def shared_mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the `mixture` of rank 0 on every rank. Every rank must call this method."""
-        if (fit := self.gate_fit) is None:
-            return None
-        gates = self.ranks.broadcast(lambda: fit.fit(model, step).gates)
-        return Mixture(fit.experts, *gates, fit.T)  # each rank has the counts
 
     @property
     def name(self) -> str:

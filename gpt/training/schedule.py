@@ -33,7 +33,7 @@ class Schedule:
         train = config.train
         self.peak, self.floor = train.learning_rate, train.min_learning_rate
         self.warmup_steps, self.batch_size = train.warmup_steps, train.batch_size
-        self.T = config.model.attention_window
+        self.T = config.model.T
         self.short_T = train.first_window or self.T
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans

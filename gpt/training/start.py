@@ -20,6 +20,7 @@ from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_folder, make_numbered
 from gpt.runs.lock import locked, set_aside
+from gpt.runs.old_losses import NOTICE
 from gpt.runs.provenance import note_start
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
@@ -29,7 +30,6 @@ from gpt.text.standard_input import store_standard_input
 from gpt.training.build_step import Update, build_run_step
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged, Progress
-from gpt.training.gate_fit import GateFit
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Outcome, RunContext
@@ -98,9 +98,8 @@ def train(
             teacher = load_teacher(config, vocabulary, device)
             distilled = teacher.model.config if teacher else None
             check_training_memory(config, len(vocabulary), device, distilled, ranks)
-            gate_fit = GateFit(config, corpus.train, vocabulary) if config.model.counts else None
             context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, gate_fit, teacher, clock
+                config, corpus, run.absolute(), ranks, should_stop, device, teacher, clock
             )
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context)
@@ -159,6 +158,8 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)
     check_resumable(data.config, config)
+    if data.had_counts:
+        log.warning(f"{NOTICE} and trained on the whole train split, not bit for bit", context.name)
     try:
         progress = Progress(**state.numbers["progress"])
         _check_sources(context, state.numbers)
@@ -179,7 +180,7 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
     stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
     schedule.scale = progress.scale
     if minutes is not None:
-        stopwatch.probe(update.probe, update, replace(context, config=config), data.step)
+        stopwatch.probe(update.probe, update, replace(context, config=config))
     budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s

@@ -66,9 +66,8 @@ def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) ->
             f"train.distill {run}: expected a run with the vocabulary of this text, got another; "
             f"use a run that was trained on this text, or set data.vocabulary={run}"
         )
-    if data.config.model.attention_window < config.model.attention_window:
+    if data.config.model.T < config.model.T:
         raise ConfigError(
-            f"train.distill {run}: expected a run with a model.attention_window of at least "
-            f"{config.model.attention_window}, got {data.config.model.attention_window}; use a "
-            f"smaller model.attention_window"
+            f"train.distill {run}: expected a run with a model.T of at least {config.model.T}, "
+            f"got {data.config.model.T}; use a smaller model.T"
         )

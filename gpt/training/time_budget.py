@@ -3,10 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-
-import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
@@ -21,7 +18,6 @@ from gpt.training.schedule import Schedule
 log = logging.getLogger(__name__)
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
-MAX_OVERRUN = 0.5  # largest fraction of the time by which a new run with counts may exceed it
 AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
 CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
@@ -30,7 +26,6 @@ EVALUATION_SHARE = 0.05  # largest fraction of the time for evaluations before t
 MIN_EVAL_CHARACTERS = 10_000
 MIN_STEP_S = 1e-6  # seconds
 PROBE_S, MAX_PROBES = 0.3, 9  # seconds or repetitions after which measuring a kind of work ends
-PROBE_WINDOW = 2048  # largest window, in ids, to measure the speed of scoring with counts
 
 # kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
 EVALUATION, CHARACTER = "evaluation", "character"
@@ -40,7 +35,7 @@ class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
-    character of val), and EVALUATION (the gate, sample and checkpoint of an evaluation).
+    character of val), and EVALUATION (the sample and checkpoint of an evaluation).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -74,10 +69,8 @@ class Stopwatch:
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
-    def probe(
-        self, step: Callable[[int], object], update: Update, context: RunContext, at: int = 0
-    ) -> None:
-        """Measure the seconds of a step, of fitting the gate, and of scoring a character.
+    def probe(self, step: Callable[[int], object], update: Update, context: RunContext) -> None:
+        """Measure the seconds of a step, and of scoring a character.
 
         Every rank must call this method.
 
@@ -85,7 +78,6 @@ class Stopwatch:
             step: computes a step, given its number, as `update.probe` does.
             update: the TrainStep or EnsembleStep whose model scores the characters.
             context: the settings and the text of the run.
-            at: number of steps that the model has trained for.
         """
         config, ranks, val = context.config, context.ranks, context.corpus.val
         schedule = Schedule(config)
@@ -94,17 +86,8 @@ class Stopwatch:
             if T not in self.probed:
                 self.probed[T] = self.time(partial(step, number), ranks)
         self.start()
-        mixture = context.shared_mixture(update.model, at)
-        count = timed_ids(config.model.attention_window, update.device)
-        if mixture is not None:
-            self.lap(EVALUATION)
-            self.settle()
-            mixture = replace(mixture, T=min(mixture.T, PROBE_WINDOW))
-            count = mixture.T * torch.get_num_threads()
-        part = val[: count + 1]
-        score = partial(evaluate, update.model, part, mixture=mixture)
-        score()  # the first call is several times slower with the counts of a long text
-        score_s = self.time(score, ranks)
+        part = val[: timed_ids(config.model.T, update.device) + 1]
+        score_s = self.time(partial(evaluate, update.model, part), ranks)
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
@@ -124,7 +107,6 @@ class TimeBudget:
         self, config: Config, val: Ids, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
         self.train, self.stopwatch = config.train, stopwatch
-        self.has_counts = config.model.counts > 0
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
@@ -157,21 +139,14 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if no further step fits.
+        """Return how many steps the whole run can have.
 
-        A new run with n-gram counts takes one step even if it then exceeds `train.minutes` by a
-        fraction of up to MAX_OVERRUN. Counts predict well, even if the network hardly trains.
+        Raises:
+            UsageError: no further step fits.
         """
         step_s, end_s = self.step_s(schedule, step), self.evaluation_s(self.val_characters)
         missing_s = step_s + end_s - self.remaining_s
-        may_overrun = self.has_counts and step == 0 and missing_s <= MAX_OVERRUN * self.given_s
-        if missing_s > 0 and may_overrun:
-            log.warning(
-                "the network trains for one step only, and the run takes about %.1f minutes, as "
-                "this machine is slow or busy; use more --minutes",
-                (self.given_s + missing_s) / 60,
-            )
-        elif missing_s > 0:
+        if missing_s > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
                 f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and the evaluation "

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.recipe.difficulty import Difficulty
-from gpt.recipe.law import Coefficients, mixed_loss, predict
+from gpt.recipe.law import Coefficients, predict
 from gpt.recipe.settings import Choice
 from law.runs import (
-    MIXTURES,
     PILOTED_MINUTES,
     PILOTS,
-    Record,
     choice_of,
     difficulty_of,
     read_records,
@@ -180,41 +178,6 @@ def report(fitted: Coefficients) -> None:
             print(f"| {text}{held_out} | {len(errors)} | {_rms(errors):.1f} | {extremes} |")
         for held_out, errors in zip(("fitted", "held out"), of_kind.values(), strict=True):
             print(f"{held_out}: {len(errors)} runs, rms {_rms(errors):.1f} %")
-
-
-def fit_mixing(records: list[Record]) -> float:
-    """Return the MIXING, in steps of 0.01, with the lowest mean absolute error of predictions."""
-    steps = np.arange(0.05, 0.5, 0.01)
-    return float(min(steps, key=lambda mixing: np.mean(np.abs(_errors(records, mixing)))))
-
-
-def report_mixtures() -> None:
-    """Print the fitted MIXING, and relative errors of predictions fitted without their own text."""
-    records = read_records(MIXTURES)
-    texts = dict.fromkeys(record["text"] for record in records)
-    print(f"MIXING = {fit_mixing(records):.2f}\n")
-    print("| text | minutes | val loss | error without counts | fitted without this text |")
-    print("|---|---|---|---|---|")
-    all_errors = []
-    for text in texts:
-        mixing = fit_mixing([record for record in records if record["text"] != text])
-        own = [record for record in records if record["text"] == text]
-        for record, error in zip(own, _errors(own, mixing), strict=True):
-            before = record["predicted_network_loss"] / record["val_loss"] - 1
-            all_errors.append((before, error))
-            loss, minutes = record["val_loss"], record["minutes"]
-            print(f"| {text} | {minutes:g} | {loss:.3f} | {before:+.1%} | {error:+.1%} |")
-    mean = np.abs(all_errors).mean(0)
-    print(f"mean absolute error: {mean[0]:.1%} without counts, {mean[1]:.1%} with counts")
-
-
-def _errors(records: list[Record], mixing: float) -> list[float]:
-    """Return the relative errors of the predicted losses of mixtures."""
-    return [
-        mixed_loss(each["predicted_network_loss"], each["counts_loss"], mixing) / each["val_loss"]
-        - 1
-        for each in records
-    ]
 
 
 def _rms(errors: list[float]) -> float:

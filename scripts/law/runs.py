@@ -29,7 +29,6 @@ from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
 PILOTS = Path(__file__).with_name("pilots.jsonl")
-MIXTURES = Path(__file__).with_name("mixtures.jsonl")
 PILOTED_MINUTES = (0.5, 2.0)  # values of --minutes whose pilots are trained
 EVALUATIONS = 4
 EVAL_CHARACTERS = 250_000  # characters of val that are scored, evenly spread; most texts have fewer

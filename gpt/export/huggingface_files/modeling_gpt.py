@@ -30,7 +30,7 @@ class CharacterGPTConfig(PretrainedConfig):
     model_type = "character_gpt"
 
     vocab_size: int = 2
-    max_position_embeddings: int = 64  # T, or attention_window
+    max_position_embeddings: int = 64  # T
     hidden_size: int = 128  # C
     num_hidden_layers: int = 5  # layers of the cache: 1 for the ids, n_layer for each member
     num_attention_heads: int = 4  # n_head

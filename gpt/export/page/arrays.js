@@ -20,10 +20,7 @@ async function unpack(text) {
  * @param {{name: string, dtype: string, shape: number[]}[]} entries - their types, in this order.
  */
 function splitArrays(bytes, entries) {
-  const types = {
-    int8: Int8Array, uint8: Uint8Array, uint16: Uint16Array, float16: Uint16Array,
-    int32: Int32Array, uint32: Uint32Array, float32: Float32Array,
-  };
+  const types = { int8: Int8Array, float16: Uint16Array, float32: Float32Array };
   const arrays = {};
   let start = bytes.byteOffset;
   for (const { name, dtype, shape } of entries) {

@@ -92,7 +92,7 @@ async function generate(model, request, send, isStopped) {
 /**
  * Compute the probability of each id of a text given the ids before it in its window.
  *
- * The windows are those of a val loss: consecutive, each as long as the longest context.
+ * The windows are those of a val loss: consecutive, of T ids each.
  *
  * @param {Model} model
  * @param {number[]} ids
@@ -101,22 +101,18 @@ async function generate(model, request, send, isStopped) {
  * @returns {Promise<string>} why it ended: "length" (all is done) or "stopped".
  */
 async function score(model, ids, send, isStopped) {
-  const { V, T, networks, mixture, windowLength } = model;
+  const { V, T, networks } = model;
   send({ start: 0, probabilities: Float32Array.of(NaN) });
   let start = 0;
   while (start + 1 < ids.length) {
     if (await isStopped()) return "stopped";
-    const window = start - (start % windowLength);
-    const segment = start - ((start - window) % T); // the network sees one segment at a time
-    const end = Math.min(start + PASS_IDS, segment + T, window + windowLength, ids.length - 1);
-    if (start === segment) networks.forEach((network) => network.clear());
+    const end = Math.min(start + PASS_IDS, start - (start % T) + T, ids.length - 1);
+    if (start % T === 0) networks.forEach((network) => network.clear());
     const logits = networks.map((network) => network.append(ids.slice(start, end), true));
     const probabilities = new Float32Array(end - start);
     for (let i = 0; i < end - start; i++) {
       const rows = logits.map((each) => each.subarray(i * V, (i + 1) * V));
-      let logP = logSoftmax(meanPrediction(rows));
-      if (mixture) logP = mixture.mix(mixture.predict(ids.slice(window, start + i + 1)), logP).logP;
-      probabilities[i] = Math.exp(logP[ids[start + i + 1]]);
+      probabilities[i] = Math.exp(logSoftmax(meanPrediction(rows))[ids[start + i + 1]]);
     }
     send({ start: start + 1, probabilities });
     start = end;

@@ -4,7 +4,7 @@
 /**
  * Return the numbers of the step that predicts what follows a text, for the inside view.
  *
- * For an ensemble, all but `network`, `counts` and `probabilities` describe the first network.
+ * For an ensemble, all but `probabilities` describe the first network.
  * n: ids of the context, C: channels.
  *
  * - start: index of the first id of the context
@@ -14,10 +14,7 @@
  * - query (head_size), keys (n x head_size), scores (n) before the softmax, and output (value_size):
  *   those of the head `head` in the layer `layer`
  * - hidden (4 C): the activations of the MLP in the layer `layer`
- * - network (V): the probabilities of the network, or their mean over an ensemble
- * - counts: null without n-gram counts; else the `names` of the experts (predictors by counts),
- *   their `probabilities` [expert] (V), and the `weights` of the experts and, last, the network
- * - probabilities (V): those of the model
+ * - probabilities (V): those of the model, the mean over an ensemble
  *
  * @param {Model} model
  * @param {object} request - {ids, layer, head, skip}; worker.js describes it.
@@ -41,7 +38,7 @@ function inside(model, { ids, layer, head, skip = 0 }) {
     scores: scores[head],
     output: attended.slice(head * vs, (head + 1) * vs),
     hidden,
-    ...predictions(model, ids, context),
+    probabilities: Float32Array.from(model.after(ids, skip).logP, Math.exp),
   };
 }
 
@@ -49,19 +46,4 @@ function inside(model, { ids, layer, head, skip = 0 }) {
 function lens(network, x) {
   network.x.set(x);
   return likeliest(Float64Array.from(network.predict(1)));
-}
-
-/** Return the probabilities of the network, of the counts and of both, after a text. */
-function predictions({ networks, mixture }, text, context) {
-  const exp = (logP) => Float32Array.from(logP, Math.exp);
-  const logP = logSoftmax(meanPrediction(networks.map((network) => network.after(context))));
-  if (!mixture) return { network: exp(logP), counts: null, probabilities: exp(logP) };
-  const predicted = mixture.predict(text);
-  const mixed = mixture.mix(predicted, logP);
-  const counts = {
-    names: mixture.names,
-    probabilities: predicted.experts.map(exp),
-    weights: Float32Array.from(mixed.weights),
-  };
-  return { network: exp(logP), counts, probabilities: exp(mixed.logP) };
 }

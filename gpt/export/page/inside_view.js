@@ -36,11 +36,9 @@ class InsideView {
     if (ids !== this.ids) return;
     const last = this.symbol(ids.at(-1));
     find("reading").textContent = `The model reads “${last}”, and predicts what follows it with these numbers.`;
-    const steps = [
-      this.embedding(step, last), this.attention(step), this.mlp(step),
-      this.lens(step), this.counts(step),
-    ].filter((each) => each !== null);
-    find("steps").replaceChildren(...steps);
+    find("steps").replaceChildren(
+      this.embedding(step, last), this.attention(step), this.mlp(step), this.lens(step),
+    );
     this.text.tint(this.isTinted ? step.weights[layer][head] : undefined, step.start);
   }
 
@@ -130,21 +128,6 @@ class InsideView {
     return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into " +
       "these predictions. Length is that of the stream. The last row is the network’s prediction.",
       [this.table(["after", "length", "likeliest", ""], rows)]);
-  }
-
-  /** What n-gram counts add; null without counts. */
-  counts({ counts, network, probabilities }) {
-    if (!counts) return null;
-    const orders = counts.names.map((name) => name.replace(" of the train split", ""));
-    const names = [...orders, "network", "together"];
-    const rows = [...counts.probabilities, network, probabilities].map((each, i) => {
-      const [[id, p]] = likeliest(Float64Array.from(each, Math.log));
-      const weight = i < counts.weights.length ? fixed(counts.weights[i]) : "";
-      return [element("th", "", names[i]), weight, this.guess(id, p), this.bar(p)];
-    });
-    return this.step("Counts", "The model also counts which characters followed the last ones in its training text. " +
-      "A small gate gives each of these predictions, and the network’s, a weight; the weighted sum of their " +
-      "logarithms is the prediction.", [this.table(["from", "weight", "likeliest", ""], rows)]);
   }
 
   step(title, sentence, parts) {

@@ -1,34 +1,23 @@
-// The whole model of a page: networks (several in an ensemble) and n-gram counts.
+// The model of a page: one network, or several in an ensemble, whose probabilities are averaged.
 
 class Model {
   /**
    * Unpack a model.
    *
    * @param {object} header - the content of the element `header`.
-   * @param {{weights: string, counts: ?string}} data - the texts of the elements with these ids.
+   * @param {string} weights - the content of the element `weights`.
    */
-  static async load(header, data) {
+  static async load(header, weights) {
     const model = new Model();
-    const { model: config, vocabulary, counts } = header;
-    const V = vocabulary.size;
-    const weights = splitArrays(await unpack(data.weights), header.arrays);
+    const { model: config, vocabulary } = header;
+    const arrays = splitArrays(await unpack(weights), header.arrays);
     const prefixes = Array.from({ length: config.ensemble }, (_, m) => `members.${m}.`);
     if (config.ensemble === 1) prefixes[0] = "";
-    model.V = V;
-    model.T = config.attention_window;
+    model.V = vocabulary.size;
+    model.T = config.T;
     model.vocabulary = new Vocabulary(vocabulary, header.text);
-    model.networks = prefixes.map((prefix) => new Network(config, V, weights, prefix));
-    model.mixture = null;
-    if (counts) {
-      const arrays = splitArrays(await unpack(data.counts), counts.arrays);
-      model.mixture = new Mixture(counts, arrays, V);
-    }
+    model.networks = prefixes.map((prefix) => new Network(config, model.V, arrays, prefix));
     return model;
-  }
-
-  /** Ids of a window: the longest context of the counts or, without counts, of the network. */
-  get windowLength() {
-    return this.mixture ? this.mixture.T : this.T;
   }
 
   /**
@@ -45,10 +34,7 @@ class Model {
     if (!logits.every(Number.isFinite)) {
       throw new Error("the model is broken: its logits are NaN or infinite");
     }
-    const network = logSoftmax(logits);
-    if (!this.mixture) return { logits, logP: network };
-    const { logP } = this.mixture.mix(this.mixture.predict(text), network);
-    return { logits: logP.slice(), logP };
+    return { logits, logP: logSoftmax(logits) };
   }
 }
 

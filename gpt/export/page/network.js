@@ -12,8 +12,7 @@ class Network {
    * @param {string} prefix - of the names of this network's parameters.
    */
   constructor(config, V, weights, prefix = "") {
-    const { C, n_head: H, head_size: hs, value_size: vs, n_layer, ngram } = config;
-    const T = config.attention_window;
+    const { T, C, n_head: H, head_size: hs, value_size: vs, n_layer, ngram } = config;
     const arena = new Arena();
     const filled = []; // layers whose arrays are copied into the arena
     const layer = (name, inputs, outputs) => {

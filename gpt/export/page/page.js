@@ -290,8 +290,7 @@ window.addEventListener("hashchange", act(openLink));
 find("temperature").max = Math.max(2, header.sample.temperature);
 enable();
 act(async () => {
-  const data = Object.fromEntries(["weights", "counts"].map((id) => [id, find(id)?.textContent]));
-  const loading = client.ask({ op: "load", header, data });
+  const loading = client.ask({ op: "load", header, weights: find("weights").textContent });
   const opened = act(openLink)();
   await loading;
   if (!running) report("The model is ready.");

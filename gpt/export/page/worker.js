@@ -12,8 +12,8 @@ answered in order, except that `stop` ends a running `generate` or `score`. Ids 
 to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
 {temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty}; missing ones do nothing.
 
-    {op: "load", id, header, data}      first; header: the parsed JSON of the element `header`;
-                                        data: {weights, counts}, the text of these elements
+    {op: "load", id, header, weights}   first; header: the parsed JSON of the element `header`;
+                                        weights: the text of the element `weights`
       -> {op: "loaded", id, kernel}     "WebAssembly" or "JavaScript", which is slower: without
                                         WebAssembly, or if the page's content security policy
                                         lacks script-src 'wasm-unsafe-eval'
@@ -39,8 +39,7 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
                                         those of the model after ids, Float32Array (V)
 
     {op: "score", id, ids}              the probability of each id given the ids before it, in
-                                        consecutive windows of T ids, as val losses are measured,
-                                        but only with counts of the train split
+                                        consecutive windows of T ids, as val losses are measured
       -> {op: "scores", id, start, probabilities}
                                         those of the ids from index `start` on; the first id of the
                                         text is not predicted: NaN
@@ -50,7 +49,7 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
       -> {op: "inside", id, ...}        see inside.js
 
     {op: "logits", id, ids}             at most T ids
-      -> {op: "logits", id, logits}     Float32Array (ids x V), of the network
+      -> {op: "logits", id, logits}     Float32Array (ids x V), of the model
 
     -> {op: "error", id, message}       instead of an answer
 */
@@ -75,8 +74,8 @@ async function breathe() {
 
 /** The handlers of requests. `send` posts an answer, and `isStopped` first processes waiting messages. */
 const operations = {
-  async load({ header, data }, send) {
-    model = await Model.load(header, data);
+  async load({ header, weights }, send) {
+    model = await Model.load(header, weights);
     send("loaded", { kernel: model.networks[0].arena.kernels ? "WebAssembly" : "JavaScript" });
   },
   async generate(request, send, isStopped) {

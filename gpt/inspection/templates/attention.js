@@ -58,14 +58,6 @@ const scores = [  // below each head: name, numbers, how to write one, how stron
   ["ind.", data.induction, (score) => fixed(score, 2), (score) => score],
 ];
 
-const lens = [...data.lens, ...(data.counts?.lens ?? [])];
-const labels = ["embeddings", ...Array.from({ length: data.layers }, (_, i) => `layer ${i + 1}`),
-  "counts", "mixture"];
-if (data.counts) {
-  find("mixing").hidden = find("counting").hidden = false;
-  find("predictor").firstChild.textContent = "Network predicts next ";
-}
-
 const maps = Array.from({ length: data.layers }, () => []);  // [layer][head]: a canvas
 
 /** The maps, layers down, heads across, each with its scores below. */
@@ -191,7 +183,6 @@ function show() {
   showSources(weights);
   showPredictions(t);
   showLens(t);
-  if (data.counts) showWeights(t);
 }
 
 /** What the head's removal costs, on the text and at the selected character. */
@@ -200,8 +191,7 @@ function showEffect() {
   const change = (before, after) => `${fixed(before, 3)}, without this head ${fixed(after, 3)}`;
   const without = data.without[layer][head];
   const parts = [];
-  const scored = data.counts ? "The network’s loss" : "Loss";
-  if (loss !== null) parts.push(`${scored} on this text ${change(loss, mean(without))}.`);
+  if (loss !== null) parts.push(`Loss on this text ${change(loss, mean(without))}.`);
   if (t < T - 1) parts.push(`Of the next character ${change(data.losses[t], without[t])}.`);
   find("effect").textContent = parts.join(" ");
 }
@@ -250,30 +240,19 @@ function showPredictions(t) {
   }
 }
 
-/** What the network would predict after each layer, what counts and the mixture do, and the loss. */
+/** What the network would predict after each layer, and the loss. */
 function showLens(t) {
-  find("lens").replaceChildren(...lens.map(({ next, probabilities, losses }, i) => {
+  find("lens").replaceChildren(...data.lens.map(({ next, probabilities, losses }, i) => {
     const row = document.createElement("tr");
     const name = document.createElement("td");
     name.append(shown("b", next[t]));
     const filled = document.createElement("td");
     filled.append(bar(probabilities[t]));
-    if (i === data.lens.length) row.className = "counts";
-    row.append(element("th", "", labels[i]), name, filled,
+    row.append(element("th", "", i ? `layer ${i}` : "embeddings"), name, filled,
       element("td", "", percent(probabilities[t])),
       element("td", "", t < T - 1 ? percent(Math.exp(-losses[t])) : ""),
       element("td", "", fixed(mean(losses), 3)));
     return row;
-  }));
-}
-
-/** How much each kind of counts and the network weigh in the mixture. */
-function showWeights(t) {
-  find("weights").replaceChildren(...data.counts.weights[t].map((w, i) => {
-    const item = document.createElement("li");
-    item.append(element("span", "", data.counts.names[i]), bar(Math.min(1, Math.max(0, w))),
-      element("span", "percent", fixed(w, 2)));
-    return item;
   }));
 }
 

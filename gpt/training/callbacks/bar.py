@@ -22,8 +22,6 @@ SHOWN_METRICS = {  # names of metrics on the bar, the most important first
     "val_loss": "val",
     "val_loss_per_character": "val per character",
     "val_loss_part": "part of val",
-    "val_loss_network": "without counts",
-    "val_loss_part_network": "without counts",
     "train_loss": "train",
 }
 
@@ -52,8 +50,7 @@ class ProgressBar(Callback):
         shown = {key: f"{name} {latest[key]:.4f}" for key, name in names if key in latest}
         if pace := latest.get("chars_per_s"):
             shown["chars_per_s"] = f"{tqdm.format_sizeof(pace)} chars/s"
-        on_bar = [text for key, text in shown.items() if not key.endswith("_network")]  # 80 columns
-        self._bar.set_description_str(", ".join(on_bar), refresh=False)
+        self._bar.set_description_str(", ".join(shown.values()), refresh=False)
         name = "val_loss" if "val_loss" in metrics else "val_loss_part"
         if name in metrics:
             losses = [*shown.values()]

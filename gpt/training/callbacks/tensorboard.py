@@ -39,8 +39,6 @@ TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
     "val_loss_part": "loss/val",
-    "val_loss_network": "loss/val_without_counts",
-    "val_loss_part_network": "loss/val_without_counts",
     "lr": "training/learning_rate",
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
@@ -51,7 +49,7 @@ SAMPLES_TAG = "samples/text_summary"
 SAMPLES_HEADING = ("step", "val loss", "sample")
 MAX_SAMPLE_ROWS = 12  # largest number of rows without the heading
 MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in columns
-WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # losses on the whole val split
+WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
 
 class TensorBoard(Callback):
@@ -108,7 +106,7 @@ class TensorBoard(Callback):
     def draw_attention(self, step: int, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
         config, corpus = self.context.config, self.context.corpus
-        excerpt = to_torch(corpus.val[: min(config.model.attention_window, ATTENTION_CHARACTERS)])
+        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
         title = f"attention weights at step {step}, on the first characters of val"
         if (members := config.model.ensemble) > 1:
             title += f"; member 1 of {members}"

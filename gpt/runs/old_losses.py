@@ -1,0 +1,79 @@
+"""Losses of runs that were trained with n-gram counts, by a version that mixed them in.
+
+Such a run stored the loss of the mixture as its val loss, and chose its best checkpoint by it. The
+network's own losses are in metrics.jsonl, as `val_loss_network` or `val_loss_part_network`.
+Checkpoints of such a run are read with these, so that they compare with the losses of other runs.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpt.runs.format import Counters
+
+COUNTS = "counts.safetensors"  # file that each checkpoint of such a run has
+NOTICE = (
+    "%s was trained with n-gram counts, which this version does not have; its network alone is used"
+)
+
+
+def network_counters(counters: Counters, run: Path, kept: Iterable[int]) -> Counters:
+    """Return `counters` of an old run with the losses of its network.
+
+    The best step becomes the one of the `kept` checkpoints whose network has the lowest loss. A
+    loss that metrics.jsonl lacks is unknown: the val loss is None, and the best loss infinite.
+    """
+    val_loss = _records(run).get(counters.step, {}).get("val_loss_network")
+    losses = {step: loss for step, loss in _losses(run).items() if step <= counters.step}
+    best = best_step(run, (step for step in kept if step <= counters.step))
+    numbers = dict(counters.numbers)
+    if isinstance(progress := numbers.get("progress"), dict):
+        before = ("loss", "best_loss", "best_step", "val_loss", "since_best")
+        progress = {key: value for key, value in progress.items() if key not in before}
+        if losses:
+            progress["loss"] = losses[max(losses)]
+        if best is not None:
+            progress |= {"best_loss": losses[best], "best_step": best}
+        numbers["progress"] = progress | {"val_loss": val_loss}
+    bits = numbers.pop("bits_per_byte", None)
+    if bits is not None and val_loss is not None and counters.val_loss:
+        numbers["bits_per_byte"] = bits * val_loss / counters.val_loss
+    return counters.model_copy(update={"val_loss": val_loss, "best_step": best, "numbers": numbers})
+
+
+def best_step(run: Path, kept: Iterable[int]) -> int | None:
+    """Return the step of `kept` whose network has the lowest known loss; None if none is known."""
+    losses = _losses(run)
+    return min((step for step in kept if step in losses), key=losses.__getitem__, default=None)
+
+
+def recorded_loss(record: dict[str, Any], name: str) -> float:
+    """Return the loss `name` of a record of metrics.jsonl; of an old run, that of its network.
+
+    Raises:
+        KeyError: the record has no such loss.
+    """
+    return float(record.get(f"{name}_network") or record[name])
+
+
+def _losses(run: Path) -> dict[int, float]:
+    """Return the network's losses by step, on a part of val if evaluations scored a part."""
+    losses = dict[int, float]()
+    for step, record in _records(run).items():
+        for name in ("val_loss_part_network", "val_loss_network"):
+            if step and isinstance(record.get(name), float):
+                losses.setdefault(step, record[name])
+    return losses
+
+
+def _records(run: Path) -> dict[int, dict[str, Any]]:
+    """Return the records of metrics.jsonl by step; skip damaged lines."""
+    records, path = dict[int, dict[str, Any]](), run / "metrics.jsonl"
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                records[int(record["step"])] = record
+    return records

@@ -1,0 +1,100 @@
+"""Runs of earlier versions: what still loads, and which settings are refused."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import gpt as package
+from gpt.config.load import load_config
+from gpt.errors import ConfigError
+from gpt.runs.curves import read_curve
+from gpt.runs.find import list_runs
+
+Gpt = Callable[..., tuple[int, str, str]]
+TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
+# at the end of commit edbdc22's run of 30 steps: the mixture, and the network alone
+MIXED, NETWORK = 0.11091679378575131, 3.1778294893681855
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that commit edbdc22 trained with n-gram counts; its mixture was best at step 10."""
+    monkeypatch.chdir(tmp_path)
+    Path("old.txt").write_text(TEXT)
+    run = tmp_path / "runs" / "counted"
+    with zipfile.ZipFile(Path(__file__).parent / "old_runs" / "counts.zip") as file:
+        file.extractall(run)
+    return run
+
+
+def test_the_network_of_a_run_with_counts_loads_with_one_notice(counted: Path, gpt: Gpt) -> None:
+    code, out, err = gpt("sample", "counted", "--length", "7")
+    assert (code, len(out.strip("\n")) > 0) == (0, True)
+    assert err.count("was trained with n-gram counts") == 1
+    model = package.load("counted")
+    assert (model.step, model.config.model.T) == (30, 8), "the network is best at its end"
+    val = TEXT[int(0.9 * len(TEXT)) :]
+    assert model.loss(val) == pytest.approx(NETWORK, abs=1e-5)
+    assert model.checkpoint.val_loss == NETWORK
+
+
+def test_losses_of_a_mixture_are_shown_as_those_of_the_network(counted: Path) -> None:
+    """Otherwise 0.11 would be compared with 3.18."""
+    [run] = list_runs()
+    assert run.val_loss == NETWORK
+    assert run.bits_per_byte == pytest.approx(0.16001910834600722 * NETWORK / MIXED)
+    curve = read_curve(counted, 32)
+    assert curve.losses == pytest.approx([3.4012, 3.3087, 3.2174, 3.1778], abs=1e-4)
+    assert curve.final_loss == NETWORK
+
+
+def test_losses_that_were_not_recorded_are_unknown(counted: Path, gpt: Gpt) -> None:
+    (counted / "metrics.jsonl").unlink()
+    [run] = list_runs()
+    assert (run.val_loss, run.bits_per_byte) == (None, None)
+    assert gpt("sample", "counted", "--length", "3")[0] == 0
+
+
+def test_a_run_with_counts_is_resumed_as_a_network(counted: Path, gpt: Gpt) -> None:
+    code, _, err = gpt("train", "--resume", "counted", "--set", "train.steps=40")
+    assert (code, err.count("was trained with n-gram counts")) == (0, 1)
+    assert "not bit for bit" in err
+    records = [json.loads(line) for line in (counted / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["step"] == 40
+    assert records[-1]["val_loss"] < NETWORK + 0.1
+    assert "val_loss_network" not in records[-1]
+    index = json.loads((counted / "checkpoints" / "index.json").read_text())
+    assert index["best"] in (30, 40)
+    assert package.load("counted").checkpoint.val_loss == min(NETWORK, records[-1]["val_loss"])
+    config = (counted / "config.yaml").read_text()
+    assert "counts" not in config
+    assert load_config(counted / "config.yaml").model.T == 8, "it repeats the run"
+
+
+def test_a_run_with_counts_can_be_fine_tuned(counted: Path, gpt: Gpt) -> None:
+    command = ("train", "old.txt", "--init-from", "counted", "--set", "train.steps=3")
+    code, _, err = gpt(*command)
+    assert (code, err.count("was trained with n-gram counts")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("model.counts", "leave it out"),
+        ("model.window_counts", "leave it out"),
+        ("model.attention_window", "set model.T instead"),
+    ],
+)
+def test_removed_settings_are_refused_with_what_to_do(
+    key: str, instead: str, tmp_path: Path, gpt: Gpt
+) -> None:
+    with pytest.raises(ConfigError, match=instead):
+        load_config(None, [f"{key}=5"])
+    path = tmp_path / "old.yaml"
+    path.write_text(f"model: {{{key.partition('.')[2]}: 5}}\n")
+    code, _, err = gpt("train", "--config", path)
+    assert (code, instead in err) == (2, True)
+    assert len(err.strip().splitlines()) == 1
