@@ -25,7 +25,8 @@ def upgraded(tree: Any) -> Any:
     """
     if not (isinstance(tree, dict) and isinstance(tree.get("model"), dict)):
         return tree  # validation reports it
-    model = {key: value for key, value in tree["model"].items() if f"model.{key}" not in REMOVED_SETTINGS}
-    if (window := tree["model"].get("attention_window")) is not None:
-        model["T"] = window
+    old = tree["model"]
+    model = {key: value for key, value in old.items() if f"model.{key}" not in REMOVED_SETTINGS}
+    if old.get("attention_window") is not None:
+        model["T"] = old["attention_window"]
     return tree | {"model": model}
