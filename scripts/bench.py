@@ -336,6 +336,13 @@ def ensembles() -> dict[str, Any]:
     return measure()
 
 
+def busy_core() -> dict[str, Any]:
+    """Time `gpt sample` beside a program that occupies one core: bench_sampling.py."""
+    from bench_sampling import busy_core as measure
+
+    return measure()
+
+
 def ranks() -> dict[str, Any]:
     """Time a step of one process and of two ranks of this machine: bench_ranks.py."""
     from bench_ranks import ranks as measure
@@ -401,6 +408,7 @@ OURS = (
     scaling,
     optimizer,
     ensembles,
+    busy_core,
     ranks,
     batch_sizes,
 )
@@ -444,6 +452,7 @@ def main() -> None:
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in gpt/__main__.py
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import torch
 
     machine = {

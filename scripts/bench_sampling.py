@@ -34,6 +34,10 @@ SHAPES = {  # nanoGPT's recipes, 10.65 M and 0.80 M parameters
 SHIPPED = {  # shakespeare_best, 0.85 M
     "best": {"T": 512, "C": 128, "n_layer": 4, "n_head": 2, "head_size": 64},
 }
+SIZES = {  # 10.65 M; shakespeare_cpu, 0.61 M
+    "large": SHAPES["large"],
+    "cpu": {"T": 512, "C": 128, "n_layer": 3, "n_head": 2, "head_size": 64},
+}
 MEMBERS = 4
 VOCABULARY = Vocabulary("".join(map(chr, range(32, 97))))  # 65 characters, as tinyshakespeare has
 
@@ -43,6 +47,17 @@ def wall(command: list[str]) -> float:
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
+
+
+@contextmanager
+def occupied_core() -> Iterator[None]:
+    """Run a program that never sleeps."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
 
 
 @contextmanager
@@ -147,6 +162,28 @@ def ensembles(repeats: int = 5) -> dict[str, Any]:
             "process_times_one": round(statistics.median(processes), 2),
             "characters_times_one": round(statistics.median(alone), 2),
         }
+    return results
+
+
+def busy_core(repeats: int = 3) -> dict[str, Any]:
+    """Time 1 and 64 samples as whole processes, alone and beside a program that never sleeps."""
+    results: dict[str, Any] = {}
+    for name, shape in SIZES.items():
+        for samples in (1, 64):
+            with untrained_run(shape) as run:
+                command = [sys.executable, "-m", "gpt", "sample", str(run), "--device", "cpu"]
+                command += ["--length", str(CHARACTERS), "--num-samples", str(samples)]
+                alone, beside = [], []
+                for _ in range(repeats):  # in turn, under the same load
+                    alone.append(wall(command))
+                    with occupied_core():
+                        beside.append(wall(command))
+            ratios = [b / a for a, b in zip(alone, beside, strict=True)]
+            results[f"{name}_{samples}"] = {
+                "alone_s": round(statistics.median(alone), 2),
+                "beside_s": round(statistics.median(beside), 2),
+                "ratio": round(statistics.median(ratios), 2),
+            }
     return results
 
 

@@ -1,6 +1,8 @@
 """A model in, characters out."""
 
 import math
+import os
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -351,6 +353,20 @@ def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
 
 def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
     assert isinstance(engine_of(model(), 3), NumpyEngine)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of numpy's OpenBLAS")
+def test_the_command_line_computes_products_in_one_thread() -> None:
+    """Bug: BLAS's threads waited for each other beside a busy program, 27 times as long."""
+    program = (
+        "import sys, psutil\nfrom gpt.__main__ import main\nsys.argv = ['gpt', '--version']\n"
+        "try:\n    main()\nexcept SystemExit:\n    import numpy as np\n"
+        "x = np.ones((999, 999), np.float32)\nx @ x\nprint(psutil.Process().num_threads())"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1"
 
 
 # --- the generator: the context of each character ---
@@ -712,7 +728,7 @@ def test_commands_change_how_the_next_text_is_sampled() -> None:
 
 def test_a_command_without_a_value_shows_it() -> None:
     commands = ["/length", "/temperature", "/top-k", "/top-p", "/min-p", "/seed"]
-    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.0", "seed 5"]
+    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.01", "seed 5"]
     shown = converse(*commands)
     assert shown == "".join(f"> {value}\n" for value in values) + "> \n"
 

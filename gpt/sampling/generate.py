@@ -20,7 +20,7 @@ from gpt.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
-PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distribution
+PLAIN = SampleConfig(temperature=1.0, min_p=0.0)  # sample from the model's own distribution
 
 
 def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
