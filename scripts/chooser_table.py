@@ -129,8 +129,8 @@ def row(machine: Machine, text: Text) -> str:
 def main() -> None:
     """Print the table."""
     print(
-        "| text | machine | chosen | parameters of a member | attention | characters of a member | "
-        f"passes | seconds of {60 * MINUTES} | predicted without counts | an expert's choice |\n"
+        "| text | machine | chosen | parameters of a member | model.T | characters of a member | "
+        f"passes | seconds of {60 * MINUTES} | predicted val loss | an expert's choice |\n"
         f"|{'---|' * 10}"
     )
     for text in TEXTS:

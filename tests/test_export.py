@@ -183,7 +183,9 @@ def test_bytes_become_characters_and_stop_strings_end_a_text(
     prompt = list("日本é".encode()[:-1])
     text = page.sample(prompt, 67, rules={"temperature": 0.5, "min_p": 0.0})
     stop = text[40:42]
-    stopped = page.sample(prompt, 67, rules={"temperature": 0.5, "min_p": 0.0}, stops=[stop, "never"])
+    stopped = page.sample(
+        prompt, 67, rules={"temperature": 0.5, "min_p": 0.0}, stops=[stop, "never"]
+    )
     assert stopped == text[: text.index(stop)]
 
 

@@ -12,6 +12,7 @@ from gpt.config.load import load_config
 from gpt.errors import ConfigError
 from gpt.runs.curves import read_curve
 from gpt.runs.find import list_runs
+from gpt.runs.read import read_checkpoint
 
 Gpt = Callable[..., tuple[int, str, str]]
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
@@ -58,10 +59,29 @@ def test_losses_that_were_not_recorded_are_unknown(counted: Path, gpt: Gpt) -> N
     assert gpt("sample", "counted", "--length", "3")[0] == 0
 
 
+def test_damaged_losses_of_an_old_run_are_skipped(counted: Path, gpt: Gpt) -> None:
+    """Bug: a step of 1e999 ended every command, and a text was read as a val loss."""
+    records = [*(counted / "metrics.jsonl").read_text().splitlines()[:-1], '{"step": 1e999}']
+    records += ["[1]", "null", '{"step": 30, "val_loss_network": "low"}', '{"st']
+    (counted / "metrics.jsonl").write_text("\n".join(records))
+    assert gpt("sample", "counted", "--length", "3")[0] == 0
+    last = package.load("counted", checkpoint="last").checkpoint
+    assert (last.step, last.val_loss, last.best_step) == (30, None, 10)
+    assert read_curve(counted, 32).steps == [0, 10, 20]
+
+
+def test_a_checkpoint_of_an_old_run_loads_in_the_root_folder(counted: Path) -> None:
+    """Bug: metrics.jsonl was looked for above the root folder."""
+    place = counted / "checkpoints" / "step-10"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "absolute", lambda path: Path("/") / path.name)
+        assert read_checkpoint(place).val_loss is None
+
+
 def test_a_run_with_counts_is_resumed_as_a_network(counted: Path, gpt: Gpt) -> None:
     code, _, err = gpt("train", "--resume", "counted", "--set", "train.steps=40")
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
-    assert "not bit for bit" in err
+    assert "does not repeat the old version's run bit for bit" in err
     records = [json.loads(line) for line in (counted / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 40
     assert records[-1]["val_loss"] < NETWORK + 0.1
@@ -74,9 +94,16 @@ def test_a_run_with_counts_is_resumed_as_a_network(counted: Path, gpt: Gpt) -> N
     assert load_config(counted / "config.yaml").model.T == 8, "it repeats the run"
 
 
-def test_a_run_with_counts_can_be_fine_tuned(counted: Path, gpt: Gpt) -> None:
-    command = ("train", "old.txt", "--init-from", "counted", "--set", "train.steps=3")
-    code, _, err = gpt(*command)
+@pytest.mark.parametrize(
+    "settings",
+    [("--init-from", "counted"), ("--set", "train.distill=counted", "--set", "model.T=8")],
+    ids=["fine-tuned", "distilled"],
+)
+def test_a_run_with_counts_can_be_trained_from(
+    settings: tuple[str, ...], counted: Path, gpt: Gpt
+) -> None:
+    """Bug: distilling gave no notice."""
+    code, _, err = gpt("train", "old.txt", *settings, "--set", "train.steps=3")
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
 
 

@@ -50,7 +50,7 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
         for line in file:
             # a damaged line, or one without an evaluation
-            with suppress(ValueError, KeyError, TypeError, AttributeError):
+            with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 record = json.loads(line)
                 is_part = "val_loss_part" in record
                 loss = recorded_loss(record, "val_loss_part" if is_part else "val_loss")

@@ -6,6 +6,7 @@ Checkpoints of such a run are read with these, so that they compare with the los
 """
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ def network_counters(counters: Counters, run: Path, kept: Iterable[int]) -> Coun
     The best step becomes the one of the `kept` checkpoints whose network has the lowest loss. A
     loss that metrics.jsonl lacks is unknown: the val loss is None, and the best loss infinite.
     """
-    val_loss = _records(run).get(counters.step, {}).get("val_loss_network")
+    val_loss = _network_loss(_records(run).get(counters.step, {}), "val_loss")
     losses = {step: loss for step, loss in _losses(run).items() if step <= counters.step}
     best = best_step(run, (step for step in kept if step <= counters.step))
     numbers = dict(counters.numbers)
@@ -38,7 +39,7 @@ def network_counters(counters: Counters, run: Path, kept: Iterable[int]) -> Coun
             progress |= {"best_loss": losses[best], "best_step": best}
         numbers["progress"] = progress | {"val_loss": val_loss}
     bits = numbers.pop("bits_per_byte", None)
-    if bits is not None and val_loss is not None and counters.val_loss:
+    if isinstance(bits, float) and val_loss is not None and counters.val_loss:
         numbers["bits_per_byte"] = bits * val_loss / counters.val_loss
     return counters.model_copy(update={"val_loss": val_loss, "best_step": best, "numbers": numbers})
 
@@ -62,10 +63,17 @@ def _losses(run: Path) -> dict[int, float]:
     """Return the network's losses by step, on a part of val if evaluations scored a part."""
     losses = dict[int, float]()
     for step, record in _records(run).items():
-        for name in ("val_loss_part_network", "val_loss_network"):
-            if step and isinstance(record.get(name), float):
-                losses.setdefault(step, record[name])
+        for name in ("val_loss_part", "val_loss"):
+            loss = _network_loss(record, name)
+            if step and loss is not None:
+                losses.setdefault(step, loss)
     return losses
+
+
+def _network_loss(record: dict[str, Any], name: str) -> float | None:
+    """Return the network's loss `name` of a record; None if it is missing or damaged."""
+    loss = record.get(f"{name}_network")
+    return loss if isinstance(loss, float) and math.isfinite(loss) else None
 
 
 def _records(run: Path) -> dict[int, dict[str, Any]]:
@@ -73,7 +81,7 @@ def _records(run: Path) -> dict[int, dict[str, Any]]:
     records, path = dict[int, dict[str, Any]](), run / "metrics.jsonl"
     with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError, KeyError, TypeError, OverflowError):
                 record = json.loads(line)
                 records[int(record["step"])] = record
     return records

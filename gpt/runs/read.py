@@ -125,8 +125,9 @@ def _read(
         vocabulary = Vocabulary.from_json(text)
         counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
         if had_counts(tree):
-            kept = layout.steps_in(folder.absolute().parent)
-            counters = network_counters(counters, folder.absolute().parents[1], kept)
+            checkpoints = folder.absolute().parent
+            kept = layout.steps_in(checkpoints)
+            counters = network_counters(counters, checkpoints.parent, kept)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))

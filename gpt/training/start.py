@@ -159,7 +159,11 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
     data, state = ranks.broadcast(recover, context.folder)
     check_resumable(data.config, config)
     if data.had_counts:
-        log.warning(f"{NOTICE} and trained on the whole train split, not bit for bit", context.name)
+        log.warning(
+            f"{NOTICE}. It continues on the whole train split, so it does not repeat the old "
+            f"version's run bit for bit",
+            context.name,
+        )
     try:
         progress = Progress(**state.numbers["progress"])
         _check_sources(context, state.numbers)

@@ -1,5 +1,6 @@
 """Distillation: train on the predictions of a trained model, in addition to the text."""
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +12,12 @@ from gpt.model.ensemble import LanguageModel
 from gpt.runs.find import find_run
 from gpt.runs.fine_tuning import warn_of_known_val
 from gpt.runs.format import CheckpointData
+from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the text has the rest
 
@@ -49,6 +53,8 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
         return None
     data = read_checkpoint(find_run(run))
     _check_fits(data, config, vocabulary)
+    if data.had_counts:
+        log.warning(NOTICE, run)
     warn_of_known_val("train.distill", data.config, config)
     return Teacher(load_model(data, device), data.weights_sha256)
 
