@@ -158,9 +158,8 @@ def config_file(text_file: Path) -> Path:
 
 @pytest.fixture
 def quick_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose configs by a short pilot and a few timed steps."""
-    monkeypatch.setattr("gpt.recipe.difficulty.MIN_PILOT_CHARACTERS", 20_000)
-    monkeypatch.setattr("gpt.recipe.speed.MIN_TIMED_S", 0.05)
+    """Choose configs by a few timed steps."""
+    monkeypatch.setattr("gpt.recipe.choose.PROBE_S", 0.01)
 
 
 @contextmanager

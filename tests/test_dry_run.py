@@ -53,18 +53,18 @@ def test_time_and_memory_are_measured_once_and_shown_once(
 ) -> None:
     """Bug: one screen had "294 s" and "6.4 min", "543 MiB" and "804 MiB", "227 steps" and 197.
 
-    Bug: the pilot, the speed and a step were measured in silence.
+    Bug: the speed and a step were measured in silence.
     """
     monkeypatch.setattr(status, "DELAY_S", 0.0)
     tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
     settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
     code, out, err = gpt("train", text_file, "--minutes", 2, "--dry-run", *settings)
     assert code == 0, err
-    assert "passes over the text" in err
+    assert "passes over the short text" in err
     assert "MiB" not in err
     assert not re.search(r"\d s\b|\d min\b|\d steps?\b", err)
     assert len(re.findall(r"^(?:time|memory) ", out, re.MULTILINE)) == 2
-    for doing in ("preparing", "training speed", "a small test model", "a training step"):
+    for doing in ("preparing", "how fast models", "a training step"):
         assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
 
 

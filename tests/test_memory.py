@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
@@ -14,18 +14,20 @@ import psutil
 import pytest
 import torch
 
+from gpt.config.load import load_config
 from gpt.config.schema import Config, ModelConfig
 from gpt.errors import OutOfMemory
 from gpt.memory import check_memory, free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.recipe.plan import plan
+from gpt.recipe.choose import choose_config, with_fewest_micro_batches
+from gpt.recipe.table import Choice, Size, settings
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.memory_estimate import check_training_memory, training_bytes
+from gpt.training.memory_estimate import training_bytes
 from tests.pretend import two_gpus
-from tests.test_recipe import TEXT, corpus_of, fake_speed
+from tests.test_recipe import corpus_of
 
 Gpt = Callable[..., tuple[int, str, str]]
 
@@ -146,7 +148,7 @@ def test_a_text_of_more_characters_than_memory_can_hold_is_refused_before_it_is_
     setrlimit(RLIMIT_AS, (psutil.Process().memory_info().vms + 2**30, before[1]))
     try:
         with pytest.raises(OutOfMemory, match="training would take about"):
-            plan(corpus, 5)
+            choose_config(corpus, Config(), 5, perf_counter)
     finally:
         setrlimit(RLIMIT_AS, before)
 
@@ -230,12 +232,14 @@ def test_on_a_gpu_activations_are_the_tensors_that_autograd_saves(precision: str
 @pytest.mark.parametrize("gigabytes", [5, 24, 200])
 def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes: int) -> None:
     """Bug: memory was checked at another batch size. 36 GB were planned for a card of 24 GB."""
-    corpus, speed = corpus_of(1_000_000_000), fake_speed(65, times=300)
-    text = replace(TEXT, train_ids=len(corpus.train))
-    free = gigabytes * 10**9
-    base = Config.model_validate({"device": "cuda"})
-    with two_gpus(), patch.object(torch.cuda, "mem_get_info", return_value=(free, free)):
-        config = plan(corpus, 60, base, difficulty=text, speed=speed).config
-        check_training_memory(config, 65, torch.device("cuda:0"))
-    assert config.train.batch_size * config.model.T >= 60_000
-    assert (config.train.accumulation > 1) == (gigabytes < 200)
+    choice = Choice(Size(8, 320), 10**9)
+    config, cuda = load_config(None, [*settings(choice, T=1024).items()]), torch.device("cuda:0")
+
+    def fits(config: Config) -> bool:
+        return sum(training_bytes(config, 65, cuda).values()) <= 0.8 * gigabytes * 10**9
+
+    with two_gpus():
+        chosen = with_fewest_micro_batches(config, fits)
+        assert fits(chosen)
+    assert chosen.train.batch_size * chosen.model.T >= 60_000
+    assert (chosen.train.accumulation > 1) == (gigabytes < 24)

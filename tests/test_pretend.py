@@ -4,11 +4,11 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from gpt.config.load import load_config
+from gpt.config.schema import Config
 from gpt.cuda_graph import replayed
 from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
@@ -27,7 +28,7 @@ from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
-from gpt.recipe.speed import measure_paces
+from gpt.recipe.choose import choose_config
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
@@ -35,10 +36,9 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
-from gpt.training.run_context import RunContext
 from gpt.training.start import train
 from gpt.training.step import TrainStep
-from gpt.training.time_budget import CHARACTER, Stopwatch
+from gpt.training.stopwatch import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 
@@ -243,8 +243,9 @@ def test_an_ensemble_with_dropout_compiles_one_block(corpus: Corpus, counter: An
 
 def test_the_recipe_compiles_no_model_to_measure_it(corpus: Corpus, counter: Any) -> None:
     """Bug: five or six models were compiled, which took longer than measuring them."""
-    config = small(train__compile="on", train__precision="fp32", model__n_layer=1)
-    measure_paces([config], corpus)
+    base = {"device": "cpu", "train": {"compile": "on", "precision": "fp32"}}
+    tiny = {"model": {"n_layer": 1, "C": 8, "n_head": 1, "T": 8}}
+    choose_config(corpus, Config.model_validate(base | tiny), 0.1, perf_counter)
     assert counter.frame_count == 0
 
 
@@ -533,15 +534,7 @@ def test_an_evaluation_is_timed_on_a_full_pass(corpus: Corpus, pretend: torch.de
     step.model.register_forward_pre_hook(count)
     stopwatch = Stopwatch(lambda: float(passes))
     val = (np.arange(8209) ** 2 % 31).astype(np.uint8)
-    context = RunContext(
-        step.config,
-        replace(corpus, ids=val, train_ids=0),
-        Path(),
-        SINGLE,
-        lambda: False,
-        step.device,
-    )
-    stopwatch.probe(lambda step: None, step, context)
+    stopwatch.probe(lambda step: None, step, step.config, val, SINGLE)
     passes = 0
     evaluate(step.model, val)
-    assert stopwatch.seconds[CHARACTER] * (len(val) - 1) == pytest.approx(passes)
+    assert stopwatch.probed[CHARACTER] * (len(val) - 1) == pytest.approx(passes)

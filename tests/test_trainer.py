@@ -26,7 +26,8 @@ from gpt.training.evaluator import Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
-from gpt.training.time_budget import Stopwatch, TimeBudget
+from gpt.training.stopwatch import Stopwatch
+from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import RunState, Trainer
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
@@ -98,7 +99,7 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     torch.nn.init.normal_(model.head.weight)
     expected = evaluate(model, corpus.val)
     update = build_step(config, model, torch.device("cpu"), SINGLE, corpus.train)
-    budget = TimeBudget(config, corpus.val, Stopwatch(perf_counter))
+    budget = TimeBudget(config, len(corpus.val) - 1, Stopwatch(perf_counter))
     state = RunState(config, 0, update, Schedule(config), budget, Progress())
     Path("r").mkdir()
     context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False, update.device)
@@ -109,7 +110,7 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
 def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
     progress = Progress()
-    improved = [progress.add(step, loss) for step, loss in enumerate(losses, 1)]
+    improved = [progress.add(step, loss, is_milestone=True) for step, loss in enumerate(losses, 1)]
     best = losses.index(min(losses))
     assert (progress.best_step, progress.best_loss) == (best + 1, losses[best])
     assert progress.since_best == len(losses) - 1 - best

@@ -25,12 +25,22 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.text.corpus import Corpus
+    from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
 DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a new run trains with."""
+
+    config: "Config"
+    corpus: "Corpus"
+    probed: "Seconds | None" = None  # seconds of a step and of scoring a character, if measured
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class NewRun:
         clock: Callable[[], float],
         should_stop: Callable[[], bool] = never,
         ranks: Ranks = SINGLE,
-    ) -> tuple["Config", "Corpus"]:
+    ) -> Prepared:
         """Read the text, and adapt the config to it.
 
         1. If `needs_choice`, choose the unset settings for the text and the time.
@@ -115,16 +125,13 @@ class NewRun:
             clock: as for `gpt.train`.
             should_stop: as for `gpt.train`.
             ranks: the processes that train one model.
-
-        Returns:
-            The config to train with, and the corpus.
         """
         if self.needs_choice(config):
             return choose_settings(config, clock, should_stop, ranks)
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
             config = self._limit_fine_tuning(config, corpus)
-        return config, corpus
+        return Prepared(config, corpus)
 
     def _limit_fine_tuning(self, config: "Config", corpus: "Corpus") -> "Config":
         """Return `config` with limited steps and early stopping; keep settings that the user gave.
@@ -160,7 +167,7 @@ def choose_settings(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
-) -> tuple["Config", "Corpus"]:
+) -> Prepared:
     """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
     from gpt.config.load import load_config
 
@@ -168,7 +175,7 @@ def choose_settings(
     corpus = encode_sources(config, sources, ranks=ranks)
 
     with phase("loading PyTorch"):
-        from gpt.recipe.plan import plan
+        from gpt.recipe.choose import choose_config
         from gpt.recipe.unit import reads_better_as_bytes
 
     is_unit_open = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
@@ -180,13 +187,11 @@ def choose_settings(
         config = load_config(config, [("data.vocabulary", "bytes")])
         corpus = encode_sources(config, sources, ranks=ranks)
     minutes = config.train.minutes or DEFAULT_MINUTES
-    best = ranks.broadcast(
-        lambda: plan(
-            corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop, ranks=ranks
-        )
+    chosen = ranks.broadcast(
+        lambda: choose_config(corpus, config, minutes, clock, should_stop, ranks)
     )
-    for line in best.describe():
+    for line in chosen.lines:
         log.info(line)
-    if best.config.data != config.data:
-        corpus = encode_sources(best.config, sources, ranks=ranks)
-    return best.config, corpus
+    if chosen.config.data != config.data:
+        corpus = encode_sources(chosen.config, sources, ranks=ranks)
+    return Prepared(chosen.config, corpus, chosen.probed)

@@ -89,7 +89,7 @@ def sweep(
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
         runs,
-        choose=lambda one: choose_settings(one, since_now(), should_stop or never)[0],
+        choose=lambda one: choose_settings(one, since_now(), should_stop or never).config,
         load=lambda one, folder: read_text(one, folder=folder),
         jobs=jobs,
         overwrite=overwrite,

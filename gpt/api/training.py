@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
+    from gpt.training.stopwatch import Seconds
 
 OnEvent = Callable[[dict[str, Any]], object]
 
@@ -111,8 +112,8 @@ def train(
         if begun:
             run, mode = Path(begun), "overwrite"
         ranks.broadcast(_check_folder, from_here(run), mode, resolved)
-        settled, corpus = new.prepare(resolved, clock, should_stop, ranks)
-        return _train(ranks, settled, corpus, run, mode, caller)
+        prepared = new.prepare(resolved, clock, should_stop, ranks)
+        return _train(ranks, prepared.config, prepared.corpus, run, mode, caller, prepared.probed)
 
 
 def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
@@ -241,12 +242,28 @@ def _resume(
 
 
 def _train(
-    ranks: Ranks, config: "Config", corpus: Any, run: Path, mode: "Mode", caller: dict[str, Any]
+    ranks: Ranks,
+    config: "Config",
+    corpus: Any,
+    run: Path,
+    mode: "Mode",
+    caller: dict[str, Any],
+    probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
         from gpt.training.start import train as train_model
+        from gpt.training.stopwatch import Stopwatch
 
-    return train_model(config, corpus, run, mode, ranks=ranks, **caller)
+    return train_model(
+        config,
+        corpus,
+        run,
+        mode,
+        stopwatch=Stopwatch(caller["clock"], probed),
+        should_stop=caller["should_stop"],
+        on_event=caller["on_event"],
+        ranks=ranks,
+    )
 
 
 def estimate(
@@ -278,7 +295,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     new = NewRun(config, text, settings, minutes, init_from)
-    settled, corpus = new.prepare(new.resolve(), clock)
+    prepared = new.prepare(new.resolve(), clock)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as estimate_run
-    return estimate_run(settled, corpus, clock)
+    return estimate_run(prepared.config, prepared.corpus, clock, prepared.probed)

@@ -10,11 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from gpt.evaluation.loss import unknown_cost
-from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.text.vocabulary import Ids
 
 CONTEXT_CHARACTERS = 4  # length of the context that must occur again
 CHANCE_WINDOWS = 64  # a context may occur again by chance once in this many windows
@@ -51,22 +49,6 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
     """Return the fraction of repeated `ids` in windows of `T` ids; see the top of this file."""
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
-
-
-@torch.inference_mode()
-def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return the sum of the losses of repeated ids, divided by the number of scored ids."""
-    device = next(model.parameters()).device
-    total, scored = 0.0, 0
-    model.eval()
-    for x, y in scored_windows(ids, model.config.T, MAX_SCORED_IDS):
-        found = repeated(x, y, context)
-        hidden = model.hidden(x.to(device))[found.to(device)]  # (n, C)
-        logits, targets = model.head(hidden), y[found].to(device)  # (n, V), (n,)
-        total += cross_entropy(logits[None], targets[None], reduction="sum").item()
-        total += unknown_cost(targets, vocabulary)
-        scored += y.numel()
-    return total / scored
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:

@@ -21,8 +21,9 @@ from gpt.training.build_step import build_run_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import MILESTONE, Seconds, Stopwatch
 from gpt.training.teacher import load_teacher
-from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch, TimeBudget
+from gpt.training.time_budget import TimeBudget
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class Estimate:
 
 
 def estimate(
-    config: Config, corpus: Corpus, clock: Callable[[], float] | None = None
+    config: Config,
+    corpus: Corpus,
+    clock: Callable[[], float] | None = None,
+    probed: Seconds | None = None,
 ) -> tuple[Config, Estimate]:
     """Estimate a run from a few steps and an evaluation of a temporary model.
 
@@ -55,6 +59,7 @@ def estimate(
         config: the settings of the run.
         corpus: the text.
         clock: returns the seconds since the command began; by default, since this call.
+        probed: seconds of a step and of scoring a character, if they were measured before.
 
     Returns:
         The config and the estimate. With `train.minutes`, the config has as many steps as fit.
@@ -74,8 +79,11 @@ def estimate(
         context = RunContext(config, corpus, Path(), SINGLE, lambda: False, device, teacher, clock)
         update = build_run_step(context, model)
         start_s = clock()
-        stopwatch = Stopwatch(clock)
-        stopwatch.probe(lambda step: update.read([update(step)]), update, context)
+        stopwatch = Stopwatch(clock, probed)
+        if not probed:
+            stopwatch.probe(
+                lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
+            )
         if config.train.minutes is not None:
             start_s = clock()  # a run with `train.minutes` makes the same measurements
 
@@ -86,21 +94,22 @@ def estimate(
                 data = CheckpointData(0, config, vocabulary, weights_of(model))
                 write_checkpoint(Path(folder), data, update.state_dict())
 
-        stopwatch.seconds[EVALUATION] = stopwatch.time(sample_and_save, SINGLE)
+        stopwatch.seconds[MILESTONE] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # do not count the work above, which a run does not do
-        budget = TimeBudget(config, corpus.val, stopwatch)
+        budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters
     part = min(train.eval_characters or whole, whole)
-    evaluations, character_s = schedule.times_due(train.eval_every), stopwatch.seconds[CHARACTER]
+    evaluations, milestones = map(schedule.times_due, (train.eval_every, schedule.milestone_every))
+    part_s, whole_s = budget.score_s(part), budget.score_s(whole)
     is_scored_first = train.init_from is not None
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
         # step 0 needs no evaluation if the head is zero
-        "evaluation": Cost(evaluations + is_scored_first, part * character_s),
-        "last evaluation": Cost(int(part < whole), whole * character_s),
-        "sample, checkpoint": Cost(evaluations + 1, stopwatch.seconds[EVALUATION]),
+        "evaluation": Cost(evaluations + is_scored_first, part_s),
+        "last evaluation": Cost(int(part < whole), whole_s),
+        "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),
     }
     parameters, averages = count_parameters(model), update.state_dict().tensors
     memory = training_bytes(config, V, device, distilled)

@@ -18,7 +18,7 @@ from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
-from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
+from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
 OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
 
@@ -44,9 +44,15 @@ class Progress:
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
-    def add(self, step: int, loss: float) -> bool:
-        """Record the `loss` of an evaluation at `step`; return whether it is the lowest so far."""
-        self.loss, is_best = loss, loss < self.best_loss
+    def add(self, step: int, loss: float, is_milestone: bool) -> bool:
+        """Record the `loss` of an evaluation at `step`.
+
+        Return whether `step` is a milestone with the lowest loss of all milestones so far.
+        """
+        self.loss = loss
+        if not is_milestone:
+            return False
+        is_best = loss < self.best_loss
         if is_best:
             self.choose(step)
         else:
@@ -87,8 +93,13 @@ class Evaluator:
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
         self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
 
-    def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
-        """Compute the val loss after `step` steps; if `is_last` is true, training ends.
+    def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
+        """Compute the val loss after `step` steps.
+
+        Args:
+            step: the number of steps done.
+            is_milestone: whether the checkpoint of this step can be the best.
+            is_last: whether training ends.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
@@ -105,7 +116,7 @@ class Evaluator:
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
-            is_best = progress.add(step, next(iter(losses.values())))
+            is_best = progress.add(step, next(iter(losses.values())), is_milestone)
             early = progress.early_stop(train)
             progress.ended, best_val_loss = bool(early), progress.best_loss
             reason = early or ("all steps done" if is_last else "")
@@ -122,8 +133,8 @@ class Evaluator:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         return losses
 
-    def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
-        """Return the `losses` of `step` with a sample, and a warning if the model overfits."""
+    def describe(self, step: int, losses: dict[str, float], with_sample: bool) -> Evaluation:
+        """Return the `losses` of `step`, a sample, and a warning if the model overfits."""
         config, sample, warning = self.context.config, None, ""
         best, now, then = self.progress.best_loss, self.progress.loss, self.progress.best_step
         if self.progress.since_best == OVERFIT_EVALUATIONS and now > best:
@@ -131,7 +142,7 @@ class Evaluator:
                 f"val loss has risen since step {then} ({best:.4f} then, {now:.4f} now): the model "
                 f"overfits; that step stays the best checkpoint"
             )
-        if length := config.train.sample_length:
+        if with_sample and (length := config.train.sample_length):
             sample = generate_text(
                 self.model,
                 self.context.corpus.vocabulary,
@@ -176,7 +187,7 @@ class Evaluator:
         # the head is zero, so every id is equally likely
         if is_untrained and vocabulary.unknown_id is None:
             return {name: math.log(len(vocabulary))}
-        self.stopwatch.lap(EVALUATION, 0)
+        self.stopwatch.lap(MILESTONE, 0)
         with phase("evaluating"):
             loss, *others = evaluate_each(
                 self.model,

@@ -34,8 +34,9 @@ from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import Stopwatch
 from gpt.training.teacher import load_teacher
-from gpt.training.time_budget import Stopwatch, TimeBudget
+from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import RunState, Trainer
 
 log = logging.getLogger(__name__)
@@ -60,15 +61,16 @@ def train(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     on_event: OnEvent | None = None,
-    clock: Callable[[], float] | None = None,
+    stopwatch: Stopwatch | None = None,
     ranks: Ranks = SINGLE,
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
     The weights after step N depend only on the config, the text, the runs in `train.init_from` and
-    `train.distill`, and, with `train.minutes`, on `clock`. Logging, evaluations, checkpoints and
-    resumes change nothing. There are two exceptions: on CUDA, some kernels add in any order, so two
-    runs agree up to rounding; and a resume with other `train.steps` changes the schedule.
+    `train.distill`, and, with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations,
+    checkpoints and resumes change nothing. There are two exceptions: on CUDA, some kernels add in
+    any order, so two runs agree up to rounding; and a resume with other `train.steps` changes the
+    schedule.
 
     If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
     affected members) skips the step. See `gpt.training.divergence` for repeated skips.
@@ -83,11 +85,12 @@ def train(
         mode: how to use the folder; see `Mode`.
         should_stop: returns whether to stop; also called by the threads of an evaluation.
         on_event: receives a dict for each event, on rank 0.
-        clock: returns the seconds since the command began; by default, since this call.
+        stopwatch: its clock returns the seconds since the command began, by default since this
+            call. It may have measured a step of the model before.
         ranks: the processes that train the model together.
     """
     began = time.perf_counter()
-    clock = clock or (lambda: time.perf_counter() - began)
+    stopwatch = stopwatch or Stopwatch(lambda: time.perf_counter() - began)
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
     state: RunState | None = None
@@ -99,10 +102,10 @@ def train(
             distilled = teacher.model.config if teacher else None
             check_training_memory(config, len(vocabulary), device, distilled, ranks)
             context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, teacher, clock
+                config, corpus, run.absolute(), ranks, should_stop, device, teacher, stopwatch.clock
             )
             if mode not in ("resume", "extend"):
-                state, source = _new_state(context)
+                state, source = _new_state(context, stopwatch)
                 # last, because the calls above can fail
                 folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)
@@ -124,15 +127,14 @@ def train(
                     notice = trainer.roll_back(str(error))
 
 
-def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
+def _new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict[str, str | int]]:
     """Return the state of a new run, and the provenance of its weights (see `initial_model`)."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, context.device)
     update = build_run_step(context, model)
-    stopwatch = Stopwatch(context.clock)
-    if config.train.minutes is not None:
-        stopwatch.probe(update.probe, update, context)
-    budget = TimeBudget(config, corpus.val, stopwatch)
+    if config.train.minutes is not None and not stopwatch.probed:
+        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
     config = ranks.broadcast(budget.first_plan, config)
     schedule = Schedule(config)
     update.follow(schedule)
@@ -140,7 +142,7 @@ def _new_state(context: RunContext) -> tuple[RunState, dict[str, str | int]]:
         raise Interrupted("stopped before training began; nothing is saved")
     if (minutes := config.train.minutes) is not None:
         message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
-        last_s = budget.evaluation_s(budget.val_characters)
+        last_s = budget.score_s(budget.val_characters)
         log.info(message, counted(schedule.steps, "step"), minutes, last_s)
     return RunState(config, 0, update, schedule, budget, Progress()), source
 
@@ -184,8 +186,8 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
     stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
     schedule.scale = progress.scale
     if minutes is not None:
-        stopwatch.probe(update.probe, update, replace(context, config=config))
-    budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
+        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    budget = TimeBudget(config, len(corpus.val) - 1, stopwatch, progress.elapsed_s)
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
         log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)

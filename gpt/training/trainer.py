@@ -19,7 +19,8 @@ from gpt.training.evaluator import Evaluator, Progress
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import Result
-from gpt.training.time_budget import EVALUATION, TimeBudget
+from gpt.training.stopwatch import MILESTONE
+from gpt.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +116,8 @@ class Trainer:
         """Update the weights once, and wait for the loss only if it is needed at this step."""
         T, began = self.schedule.shape(self.step)[1], self.clock()
         was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
-        work, times = (EVALUATION, 1) if was_evaluated else (T, 0)
-        self.stopwatch.lap(work, times)
+        was_milestone = was_evaluated and self.is_due(self.schedule.milestone_every)
+        self.stopwatch.lap(*((MILESTONE, 1) if was_milestone else (T, 0)))
         self.unread.append(self.update(self.step))
         self.step, self.is_unsaved, self.metrics = self.step + 1, True, {}
         progress = self.evaluator.progress
@@ -142,22 +143,25 @@ class Trainer:
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
-        """If an evaluation is due, compute the val loss and draw a sample.
+        """If an evaluation is due, compute the val loss; at a milestone, also draw a sample.
 
         If a stop is requested meanwhile, the next resume repeats the evaluation.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
         check_equal(self.update.model, self.step, self.context.ranks)
+        is_milestone = self.is_due(self.schedule.milestone_every)
         try:
-            losses = self.evaluator.evaluate(self.step, self.step >= self.schedule.steps)
+            losses = self.evaluator.evaluate(
+                self.step, is_milestone=is_milestone, is_last=self.step >= self.schedule.steps
+            )
         except Stopped:
             self.evaluator.progress.pending = self.metrics  # for the repeated evaluation
             self.metrics = {}
             return
         self.metrics |= losses
         if self.callbacks:
-            evaluation = self.evaluator.describe(self.step, losses)
+            evaluation = self.evaluator.describe(self.step, losses, is_milestone)
             for callback in self.callbacks:
                 callback.on_evaluation(self.step, evaluation)
 
@@ -174,7 +178,8 @@ class Trainer:
         """
         if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
-        stop, due = self.agree()
+        stop, due, end = self.ask()
+        self.follow(end)
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
         # while steps are being skipped, keep the checkpoint from before them: see `roll_back`
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
@@ -185,11 +190,14 @@ class Trainer:
             resume = command("train", "--resume", self.context.name)
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
-    def agree(self) -> tuple[bool, bool]:
-        """Return whether to stop, and whether a checkpoint is due by the clock.
+    def ask(self) -> tuple[bool, bool, int]:
+        """Ask all ranks whether to stop, and rank 0 for what its clock decides.
 
-        If `train.minutes` requires it, also change the number of steps of the run. One all-reduce
-        makes the decisions equal on all ranks.
+        One all-reduce makes the answers equal on all ranks.
+
+        Returns:
+            Whether to stop; whether a checkpoint is due by the clock; and the number of steps of a
+            new plan, or 0 to keep the plan.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
@@ -200,13 +208,16 @@ class Trainer:
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
         # the sums of `due` and `end` are the values of rank 0: they are 0 on other ranks
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
+        return stops > 0, dues > 0, end
+
+    def follow(self, end: int) -> None:
+        """Plan `end` steps for the whole run, unless it is 0; report the plan of this step."""
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
             self.update.follow(self.schedule)
         if self.step != self.resumed_at:
             self.report_plan()
-        return stops > 0, dues > 0
 
     def report_plan(self) -> None:
         """If the planned number of steps of the run changed at this step, notify the callbacks."""

@@ -1,0 +1,250 @@
+"""Measure how fast models of some sizes train on this machine, and choose a config by table.py."""
+
+import gc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gpt.config.load import load_config
+from gpt.config.schema import MAX_COUNT, Config, explicit
+from gpt.device import computing_with, free_cached_memory, select_device
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.errors import ConfigError, Interrupted, counted
+from gpt.memory import free_bytes
+from gpt.model.ensemble import make_model
+from gpt.model.shapes import parameter_count
+from gpt.recipe import table
+from gpt.recipe.repetition import repeats_much
+from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
+from gpt.status import phase
+from gpt.text.corpus import Corpus
+from gpt.training.build_step import build_step
+from gpt.training.memory_estimate import HOST_PARTS, check_training_memory, training_bytes
+from gpt.training.stopwatch import PROBE_S, Seconds, Stopwatch
+from gpt.training.time_budget import TimeBudget
+
+PROBE_PART = 0.05  # largest fraction of the time to measure sizes
+USUAL_PROBES = 12  # kinds of work that are measured: three for each size that is tried
+MEMBERS_SPEED = 0.9  # seconds of K members on several threads, divided by K times those of one
+REDUCED_VAL = 0.2  # fraction of the affordable part of val to keep if val is made smaller
+LONGER = 1.25  # times as many passes as useful, at most, if training turns out to be faster
+SAMPLE_LENGTH = 100  # characters of a sample during training
+MIN_COMPILED_MINUTES = 5  # in a shorter run, torch.compile takes longer than it saves (H100: 16 s)
+MAX_MEMORY_PART = 0.8  # largest fraction of the free memory for training
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A config, and what was measured to choose it."""
+
+    config: Config
+    probed: Seconds | None  # seconds of a step and of scoring a character; None with several ranks
+    lines: list[str]  # the sizes, and a sentence that explains the choice
+
+
+def choose_config(
+    corpus: Corpus,
+    base: Config,
+    minutes: float,
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = SINGLE,
+) -> Chosen:
+    """Return the config by which table.py trains on a text in the given time.
+
+    Args:
+        corpus: the text.
+        base: a config whose explicit settings are kept, except train.steps.
+        minutes: the time for the whole command.
+        clock: returns how many seconds of it have passed.
+        should_stop: called before each measured step; if it returns True, Interrupted is raised.
+        ranks: the processes that will train together. This process measures its share of a batch.
+    """
+    base = load_config(base, [("train.minutes", minutes)])
+    T = _context(corpus, base, SIZES[0])
+    corpus.check_fits(T)
+    with phase("measuring how much the text repeats itself"):
+        may_copy = not {"n_head", "head_size", "key_offset"} & base.model.model_fields_set
+        repeats = may_copy and repeats_much(corpus, T)
+    chooser = _Chooser(corpus, base, clock, should_stop, ranks, repeats)
+    with phase("measuring how fast models of several sizes train"):
+        return chooser.choose()
+
+
+class _Chooser:
+    """Tries sizes, smallest first; the arguments are those of `choose_config`."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        base: Config,
+        clock: Callable[[], float],
+        should_stop: Callable[[], bool],
+        ranks: Ranks,
+        repeats: bool,
+    ) -> None:
+        self.corpus, self.base, self.clock, self.ranks = corpus, base, clock, ranks
+        self.should_stop, self.repeats = should_stop, repeats
+        self.device = select_device(base.device)
+        self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
+        self.train_ids = len(corpus.train)
+        self.measured: dict[Size, tuple[Config, Stopwatch]] = {}
+
+    def choose(self) -> Chosen:
+        """Measure sizes until one is too large, and return the config of the last one before."""
+        sizes = self._sizes()
+        size, characters = table.largest_size(sizes, self._characters, self.train_ids)
+        most = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
+        choice = table.choose(size, characters, self.train_ids, most)
+        config = self._config(choice)
+        if "train.accumulation" not in self.kept:
+            config = with_fewest_micro_batches(config, self._fits)
+        probed = self._probed(config, *self.measured[size])
+        config = self._with_smaller_val(config, probed)
+        lines = _lines(config, choice, self.corpus)
+        return Chosen(config, probed if self.ranks.size == 1 else None, lines)
+
+    def _sizes(self) -> list[Size]:
+        """Return the sizes that `base` allows; raise ConfigError if it allows none."""
+        model, sizes, refused = self.base.model, list[Size](), list[ConfigError]()
+        given = {key: getattr(model, key) for key in {"n_layer", "C"} & model.model_fields_set}
+        for size in dict.fromkeys(size._replace(**given) for size in SIZES):
+            try:
+                self._config(_shortest(size))
+                sizes.append(size)
+            except ConfigError as error:  # such as a number of heads that does not divide C
+                refused.append(error)
+        if not sizes:
+            raise refused[0]
+        return sizes
+
+    def _config(self, choice: Choice) -> Config:
+        """Return the config of the run `choice`, with the settings that the user gave."""
+        T = _context(self.corpus, self.base, choice.size)
+        batch_size = self.kept.get("train.batch_size")
+        changes = table.settings(choice, T, batch_size, repeats=self.repeats)
+        in_step = step_characters(choice.characters, T, batch_size)
+        most = LONGER * table.useful_passes(self.train_ids)[0] * self.train_ids
+        changes |= {
+            "train.minutes": self.base.train.minutes,
+            "train.sample_length": SAMPLE_LENGTH,
+            "train.max_steps": min(max(1, round(most / in_step)), MAX_COUNT),
+        }
+        if self.device.type == "cuda" and (self.base.train.minutes or 0) < MIN_COMPILED_MINUTES:
+            changes["train.compile"] = "off"
+        if "train.warmup_steps" in self.kept:
+            changes["train.steps"] = max(changes["train.steps"], self.kept["train.warmup_steps"])
+        if "model.n_head" in self.kept:
+            changes["model.head_size"] = None  # C / n_head
+        return load_config(Config(), [*changes.items(), *self.kept.items()])
+
+    def _measured(self, config: Config) -> Stopwatch:
+        """Return a stopwatch that has measured a step and an evaluation of a temporary model."""
+        if self.should_stop():
+            raise Interrupted("stopped before training began; nothing is written")
+        share = -(-config.train.batch_size // self.ranks.size)
+        config = config.changed(train={"batch_size": share, "compile": "off"})
+        corpus, V, stopwatch = self.corpus, len(self.corpus.vocabulary), Stopwatch(self.clock)
+        seconds = min(PROBE_S, 60 * (config.train.minutes or 0) * PROBE_PART / USUAL_PROBES)
+        with computing_with(config.threads):
+            check_training_memory(config, V, self.device)
+            model = make_model(config.model, V, config.seed).to(self.device)
+            update = build_step(config, model, self.device, SINGLE, corpus.train, corpus.vocabulary)
+            stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
+        del model, update
+        gc.collect()  # a step and its prefetched batches refer to each other
+        free_cached_memory(self.device)
+        return stopwatch
+
+    def _characters(self, size: Size) -> float:
+        """Measure a model of `size`; return how many characters it would see in the time.
+
+        Return 0 if it does not fit into memory, unless it is the first.
+        """
+        config = self._config(_shortest(size)).changed(model={"ensemble": 1})
+        if self.measured and not self._fits(config):
+            return 0.0
+        stopwatch = self._measured(config)
+        self.measured[size] = config, stopwatch
+        if "train.max_steps" not in self.kept:
+            config = config.changed(train={"max_steps": None})
+        budget = TimeBudget(config, len(self.corpus.val) - 1, stopwatch)
+        budget.val_characters = round(self._val_part(budget) * budget.val_characters)
+        return budget.fitting_steps(config) * config.train.batch_size * config.model.T
+
+    def _val_part(self, budget: TimeBudget) -> float:
+        """Return which part of val to keep: all, unless scoring it takes too much of the time."""
+        is_given = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
+        if is_given or budget.affordable_val == 1:
+            return 1.0
+        return REDUCED_VAL * budget.affordable_val
+
+    def _probed(self, config: Config, measured: Config, stopwatch: Stopwatch) -> Seconds:
+        """Return the seconds of a step and of scoring a character of `config`."""
+        K = config.model.ensemble
+        together = MEMBERS_SPEED if K > 1 and torch.get_num_threads() > 1 else 1.0
+        larger = config.train.batch_size / measured.train.batch_size
+        factors = {int: K * together * larger, str: float(K)}
+        return {work: factors[type(work)] * s for work, s in stopwatch.probed.items()}
+
+    def _with_smaller_val(self, config: Config, probed: Seconds) -> Config:
+        """Return `config` with a smaller `data.val_fraction` if scoring val takes too long."""
+        corpus, T = self.corpus, config.model.T
+        budget = TimeBudget(config, len(corpus.val) - 1, Stopwatch(self.clock, probed))
+        if (part := self._val_part(budget)) == 1:
+            return config
+        least = 2 * (T + 2) / corpus.characters  # rounding down leaves at least half
+        fraction = max(part * corpus.val_characters / corpus.characters, least)
+        digit = 10.0 ** math.floor(math.log10(fraction))
+        fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
+        if fraction * corpus.characters >= corpus.val_characters:
+            return config
+        return load_config(config, [("data.val_fraction", fraction)])
+
+    def _fits(self, config: Config) -> bool:
+        """Return whether training takes at most MAX_MEMORY_PART of the free memory."""
+        V, on_gpu = len(self.corpus.vocabulary), self.device.type == "cuda"
+        needed = training_bytes(config, V, self.device, ranks=self.ranks)
+        on_device = sum(needed[part] for part in needed if not (on_gpu and part in HOST_PARTS))
+        free = free_bytes() // self.ranks.local_size
+        if on_gpu:
+            free = torch.cuda.mem_get_info(self.device)[0]
+        return on_device <= MAX_MEMORY_PART * free
+
+
+def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
+    """Return `config` with the fewest micro-batches that fit into memory; else unchanged."""
+    B = config.train.batch_size
+    for count in (n for n in range(1, B + 1) if B % n == 0):
+        divided = config.changed(train={"accumulation": count}) if count > 1 else config
+        if fits(divided):
+            return divided
+    return config
+
+
+def _shortest(size: Size) -> Choice:
+    """Return the shortest run that is worth training a model of `size`."""
+    return Choice(size, table.CHARACTERS_PER_PARAMETER * size.parameters)
+
+
+def _lines(config: Config, choice: Choice, corpus: Corpus) -> list[str]:
+    """Return lines of text: the sizes, and a sentence that explains them."""
+    model, unit = config.model, corpus.vocabulary.unit
+    members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
+    parameters = parameter_count(model, len(corpus.vocabulary))
+    in_step = config.train.batch_size * model.T
+    return [
+        f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
+        f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}; "
+        f"steps of {counted(in_step, unit)}",
+        choice.sentence(len(corpus.train), unit),
+    ]
+
+
+def _context(corpus: Corpus, base: Config, size: Size) -> int:
+    """Return T: the user's, or one that suits the text and the size."""
+    if "T" in base.model.model_fields_set:
+        return base.model.T
+    return context_length(min(len(corpus.train), len(corpus.val)), size)

@@ -1,0 +1,106 @@
+"""Measure how long each kind of work takes: before training, and while it runs."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from gpt.config.schema import Config
+from gpt.distributed.ranks import Ranks
+from gpt.evaluation.loss import evaluate, timed_ids
+from gpt.text.vocabulary import Ids
+from gpt.training.build_step import Update
+from gpt.training.schedule import Schedule
+
+NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
+MILESTONE_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
+PROBE_S, MAX_PROBES = 0.3, 9  # seconds or repetitions after which measuring a kind of work ends
+
+# kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
+MILESTONE, CHARACTER = "milestone", "character"
+Seconds = Mapping[int | str, float]
+"""Seconds of each kind of work."""
+
+
+class Stopwatch:
+    """Running means of the seconds that each kind of work takes.
+
+    The kinds are a training step (its key is the window length T), CHARACTER (scoring one
+    character of val), and MILESTONE (the sample and the checkpoint of a milestone, see Schedule).
+
+    Args:
+        clock: returns seconds.
+        probed: seconds of steps and of a character, measured before training.
+    """
+
+    def __init__(self, clock: Callable[[], float], probed: Seconds | None = None) -> None:
+        self.clock = clock
+        self.probed = dict(probed or {})
+        self.seconds: dict[int | str, float] = {}  # measured in training
+        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, times) since `settle`
+        self._since = clock()
+
+    def start(self) -> None:
+        """Start the first lap."""
+        self._since = self.clock()
+
+    def lap(self, work: int | str, times: int = 1) -> None:
+        """Attribute the time since the last lap to `work`, which was done `times` times."""
+        before, self._since = self._since, self.clock()
+        seconds, count = self._recent.get(work, (0.0, 0))
+        self._recent[work] = seconds + self._since - before, count + times
+
+    def settle(self) -> None:
+        """Update the running means with the times that `lap` recorded since the last call."""
+        for work, (seconds, times) in self._recent.items():
+            if times:
+                mean = seconds / times
+                before = self.seconds.get(work, mean)
+                self.seconds[work] = before + NEWEST_WEIGHT * (mean - before)
+        self._recent.clear()
+
+    def step_s(self, T: int) -> float:
+        """Return the measured or estimated mean seconds of a step with windows of `T` ids."""
+        steps = [made for made in self.seconds if isinstance(made, int) and made in self.probed]
+        ratios = [self.seconds[made] / self.probed[made] for made in steps]
+        return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
+
+    def other_s(self, work: str) -> float:
+        """Return the measured seconds of `work` other than a step."""
+        default = MILESTONE_S if work == MILESTONE else 0.0
+        return self.seconds.get(work, self.probed.get(work, default))
+
+    def probe(
+        self,
+        step: Callable[[int], object],
+        update: Update,
+        config: Config,
+        val: Ids,
+        ranks: Ranks,
+        seconds: float = PROBE_S,
+    ) -> None:
+        """Measure the seconds of a step, and of scoring a character. All ranks must call this.
+
+        Args:
+            step: computes a step, given its number, as `update.probe` does.
+            update: the TrainStep or EnsembleStep whose model scores the characters.
+            config: the settings of the run.
+            val: the ids of the val split.
+            ranks: the processes that train together.
+            seconds: how long to measure each kind of work.
+        """
+        schedule = Schedule(config)
+        for number in (schedule.steps, 0):  # long windows, then short ones
+            T = schedule.shape(number)[1]
+            if T not in self.probed:
+                self.probed[T] = self.time(partial(step, number), ranks, seconds)
+        part = val[: timed_ids(config.model.T, update.device) + 1]
+        score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
+        self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size
+
+    def time(self, work: Callable[[], object], ranks: Ranks, seconds: float = PROBE_S) -> float:
+        """Return the mean seconds of a few calls of `work`, ignoring the first, slower call."""
+        times: list[float] = []
+        while len(times) < MAX_PROBES and not ranks.any(sum(times) >= seconds):
+            self.start()
+            work()
+            times.append(self.clock() - self._since)
+        return sum(times[1:] or times) / len(times[1:] or times)
