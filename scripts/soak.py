@@ -38,8 +38,7 @@ def soak(
     Args:
         work: the folder and the text.
         kills: kills of single runs: 3 in 10 at file operations, 3 in 10 during a resume, 1 in 20
-            of an ensemble, the others at random. `kills` / 50 kills of a sweep are added, and
-            `kills` / 100 of a sweep with two runs at once.
+            of an ensemble, the others at random. `kills` / 50 kills of a sweep are added.
         reads: reads during a write. If not 0, unreadable runs and full disks are tried, too.
         files: damaged files.
         command_lines: random command lines.
@@ -53,7 +52,6 @@ def soak(
         yield from killed_at_operations(work, chosen, chosen, seed)
         yield killed_in_overwrite(work, in_overwrite)
         yield killed_sweeps(work, -(-kills // 50), seed)
-        yield killed_sweeps(work, -(-kills // 100), seed, jobs=2)
     if reads:
         yield beside_a_writer(work, reads)
         yield without_permission(work)

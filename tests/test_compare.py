@@ -26,7 +26,7 @@ from gpt.evaluation.intervals import (
 from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.inspection.curves_picture import draw_curves
-from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
+from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
 from gpt.runs.curves import Curve, read_curve, read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
@@ -228,13 +228,13 @@ def test_a_repeated_run_is_a_row_of_its_own_and_is_called_a_repetition(folder: P
 
 def test_runs_of_minutes_are_a_row_though_their_steps_differ(folder: Path) -> None:
     """Their numbers of steps follow from the clock, so no two seeds have the same settings."""
-    planned = []
+    trials = []
     for seed, steps in ((1, 5), (2, 7)):
         config = small(seed=seed, train__steps=steps, train__plans=[[0, steps]])
         api.train(config, text=str(folder / "text.txt"), run_dir=f"m-sweep/seed-{seed}")
         asked = small(seed=seed, train__minutes=1.0)
-        planned.append(PlannedRun(name=f"seed-{seed}", values={}, asked=asked, config=asked))
-    Path("m-sweep/sweep.json").write_text(SweepPlan(jobs=1, runs=planned).model_dump_json())
+        trials.append(Trial(name=f"seed-{seed}", values={}, asked=asked, config=asked))
+    write_spec(Path("m-sweep"), SweepSpec(runs=trials))
     (row,) = api.compare(["m-sweep"]).rows
     assert (len(row.runs), row.steps) == (2, 6)
 

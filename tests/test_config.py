@@ -20,7 +20,7 @@ from gpt.config.schema import (
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError, unescaped
-from gpt.recipe.sweep_plan import combinations
+from gpt.recipe.sweep_spec import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
 
@@ -367,7 +367,7 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
     """Bug: `data.separator=---`, `=###` and `data.column=#text` silently became the default."""
     assume(text != "null" and not re.fullmatch(r"""(["']).*\1""", text, re.DOTALL))
     try:
-        if combinations([f"{key}={text}"])[0].values:
+        if any(combinations([f"{key}={text}"]).values()):
             return  # several values: a sweep
         config = load_config(None, [f"{key}={text}"])
     except ConfigError as error:

@@ -3,10 +3,8 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,25 @@ from faults.work import Work, bits
 
 import gpt as package
 from gpt.config.load import load_config
-from gpt.config.schema import SETTINGS, Config
+from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
-from gpt.recipe.sweep import Load, new_plan, run_sweep
-from gpt.recipe.sweep_plan import (
+from gpt.recipe.sweep import Load, run_sweep, specify
+from gpt.recipe.sweep_spec import (
     MAX_RUNS,
-    PlannedRun,
-    SweepPlan,
+    SweepSpec,
+    Trial,
     check_different,
     combinations,
-    read_plan,
+    read_spec,
+    write_spec,
 )
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.start import train
-from tests.conftest import HANGS_S, PANGRAM, metrics_of, records, small, wait_until
+from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
 
 Gpt = Callable[..., tuple[int, str, str]]
@@ -54,13 +53,21 @@ def config_file(text_file: Path) -> Path:
 @pytest.fixture
 def load(text_file: Path) -> Load:
     """The text of any config."""
-    return lambda config, folder: load_corpus(open_source(str(text_file)))
+    return lambda config: load_corpus(open_source(str(text_file)))
 
 
-def asked_run(
-    name: str, config: Config, values: dict[str, str] | None = None, *, is_open: bool = True
-) -> PlannedRun:
-    return PlannedRun(name=name, values=values or {}, asked=config, is_open=is_open)
+def trials_of(base: Config | None, *changes: str, is_open: bool = True) -> list[Trial]:
+    """The trials of a sweep over `changes`."""
+    return [
+        Trial(name=name, values=values, is_open=is_open,
+              asked=load_config(base, [*changes, *(f"{k}={v}" for k, v in values.items())]))
+        for name, values in combinations(changes).items()
+    ]  # fmt: skip
+
+
+def configs_of(trials: list[Trial], choose: Callable[[Config], Config], load: Load) -> list[Config]:
+    """The configs that a sweep trains with, with those of `choose` for what is left open."""
+    return [trial.config for trial in specify(trials, choose, load, lambda: False).runs]
 
 
 def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
@@ -72,19 +79,18 @@ def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
 
 def test_a_sweep_is_the_product_of_its_lists() -> None:
     changes = ["train.steps=7", RATES, "model.qkv_bias=true", "train.optimizer=muon,adamw"]
-    combined = combinations(changes)
-    assert [tuple(each.values.values()) for each in combined] == [
+    assert [tuple(values.values()) for values in combinations(changes).values()] == [
         *[("1e-3", "muon"), ("1e-3", "adamw"), ("4e-3", "muon"), ("4e-3", "adamw")],
     ]
-    for each in combined:
-        config = load_config(None, each.changes)
+    for trial in trials_of(None, *changes):
+        config, rate = trial.asked, float(trial.values["train.learning_rate"])
         assert (config.train.steps, config.model.qkv_bias) == (7, True)
-        assert config.train.learning_rate == float(each.values["train.learning_rate"])
-        assert config.train.optimizer == each.values["train.optimizer"]
+        assert config.train.learning_rate == rate
+        assert config.train.optimizer == trial.values["train.optimizer"]
     seeded = combinations([*changes, ("seed", [5, 6, 7])])
-    assert [load_config(None, each.changes).seed for each in seeded] == [5, 6, 7] * 4
-    assert seeded[4].name == "lr-1e-3,optimizer-adamw,seed-6"
-    assert len({each.name for each in seeded}) == 12
+    assert [values["seed"] for values in seeded.values()] == ["5", "6", "7"] * 4
+    assert [*seeded][4] == "lr-1e-3,optimizer-adamw,seed-6"
+    assert combinations([RATES, "train.learning_rate=5e-3"]) == {"run-1": {}}, "the last counts"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
 def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[str] | None) -> None:
     """The text `a,b` in a file's name, and the list of data.include, are no lists of runs."""
     (key, _, _) = change.partition("=")
-    found = [each.values.get(key) for each in combinations([change])]
+    found = [each.get(key) for each in combinations([change]).values()]
     assert found == (values or [None])
 
 
@@ -132,8 +138,8 @@ def test_a_list_that_is_none_is_refused(change: str, message: str) -> None:
 
 def test_names_are_of_a_folder_and_no_two_are_alike() -> None:
     values = ["a/b", "a?b", "../..", "x" * 300, "\x1b[1m"]
-    names = [each.name for each in combinations([f"seed={json.dumps(values)}"])]
-    assert len(set(names)) == len(values)
+    names = combinations([f"seed={json.dumps(values)}"])
+    assert len(names) == len(values)
     assert all("/" not in name and name.isprintable() and len(name) <= 60 for name in names)
 
 
@@ -169,36 +175,20 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(
         assert result.standard_error == pytest.approx(deviation / math.sqrt(3))
 
 
-def test_runs_trained_at_once_are_those_trained_one_after_the_other(
-    gpt: Gpt, config_file: Path
+def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_threads(
+    gpt: Gpt, config_file: Path, set_threads: Callable[[int], None]
 ) -> None:
-    command = ("train", "--config", config_file, "--seeds", 2)
-    assert gpt(*command)[0] == 0
-    code, out, err = gpt(*command, "--jobs", 2, "--run-dir", "at-once", "--json")
-    assert code == 0, err
-    assert [run["error"] for run in json.loads(out)["combinations"][0]["runs"]] == [None, None]
-    for seed in (1337, 1338):
-        assert bits(Path(f"at-once/seed-{seed}")) == bits(SWEEP / f"seed-{seed}")
-        assert f"seed-{seed}: val loss" in err
-    assert gpt("train", "--resume", "at-once/seed-1338", "--set", "train.steps=7")[0] == 0
-
-
-def test_the_threads_are_divided_among_the_runs_at_once_and_kept(
-    gpt: Gpt, config_file: Path, load: Load, set_threads: Callable[[int], None]
-) -> None:
-    """The digits depend on them: another machine, or another --jobs, must not change them."""
-    set_threads(4)
-    config = load_config(config_file, ["threads=auto"])
-    asked = [asked_run(f"seed-{seed}", config) for seed in (1337, 1338)]
-    for jobs, threads in ((7, 2), (1, 4)):
-        runs = new_plan(asked, jobs, lambda config: config, load, lambda: False).runs
-        assert [run.config.threads for run in runs] == [threads, threads]
+    """The digits depend on the threads. Earlier versions stored `jobs`, the runs at once."""
     command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
-    assert gpt(*command)[0] == 0
+    set_threads(4)
+    out = gpt(*command)[1]
+    assert gpt("runs", "--yes", "--delete", "small-sweep/seed-1338")[0] == 0
+    spec = json.loads((SWEEP / "sweep.json").read_text())
+    (SWEEP / "sweep.json").write_text(json.dumps({"jobs": 2} | spec))
+    set_threads(1)
+    assert gpt("train", "--resume", "small-sweep")[:2] == gpt(*command)[:2] == (0, out)
     lines = (SWEEP / "seed-1338/provenance.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["threads"] == 4
-    set_threads(1)
-    assert gpt(*command)[0] == 0
 
 
 def test_a_sweep_killed_again_and_again_ends_with_the_same_runs(
@@ -209,34 +199,28 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_runs(
     assert (tally.failures, tally.tries) == ([], 1)
 
 
-def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(
-    text_file: Path, gpt: Gpt
-) -> None:
+def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file: Path) -> None:
     config = small(train__steps=5, threads=1, data__source=str(text_file))
-    package.sweep(config, seeds=3, run_dir="unstopped")
+    unstopped = package.sweep(config, seeds=3, run_dir="unstopped")
     steps = list[dict[str, Any]]()
 
     def stop_in_the_second() -> bool:
         return sum(event["kind"] == "step" for event in steps) == 8
 
+    stopping = {"on_event": steps.append, "should_stop": stop_in_the_second}
     with pytest.raises(Interrupted, match="--resume stopped"):
-        package.sweep(
-            config, seeds=3, run_dir="stopped", on_event=steps.append,
-            should_stop=stop_in_the_second,
-        )  # fmt: skip
+        package.sweep(config, seeds=3, run_dir="stopped", **stopping)
     assert metrics_of(Path("stopped/seed-1338"))[-1]["step"] == 3
     finished = Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns
     sweep = package.sweep(config, seeds=3, run_dir="stopped")
     assert Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns == finished
+    assert sweep.combinations[0].mean == unstopped.combinations[0].mean
     for name in runs_of(sweep):
         assert bits(Path("stopped", name)) == bits(Path("unstopped", name))
-    code, out, _ = gpt("train", "--resume", "stopped", "--json")
-    assert code == 0
-    assert json.loads(out)["combinations"][0]["mean"] == sweep.combinations[0].mean
 
 
 def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_file: Path) -> None:
-    """One has no memory for its model, one diverges."""
+    """One has no memory for its model, one diverges, and then one is damaged."""
     values = ("--set", "model.C=24,999999", "--set", "train.learning_rate=1e-3,1e3")
     values += ("--set", "train.optimizer=adamw", "--set", "train.weight_decay=1")
     values += ("--set", "train.steps=9", "--set", "train.warmup_steps=0")
@@ -248,73 +232,15 @@ def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_fi
     errors = {tuple(each["values"].values()): each["runs"][0]["error"] for each in told}
     assert "rolled back 3 times" in errors["24", "1e3"]
     assert "free" in errors["999999", "1e-3"]
-    code, out, err = gpt("train", "--config", config_file, *values)
-    assert code == 1, err
-    assert "failed:  runs/small-sweep/C-999999,lr-1e-3: training" in out, err
-    assert "C-999999,lr-1e-3: training" in err, "what failed is tried again"
-    assert "C-24,lr-1e-3: training" not in err, "what is finished is not"
-
-
-def test_a_run_whose_checkpoints_are_damaged_does_not_keep_the_others_from_training(
-    gpt: Gpt, config_file: Path
-) -> None:
-    command = ("train", "--config", config_file, "--seeds", 2)
-    assert gpt(*command)[0] == 0
-    for file in SWEEP.glob("seed-1337/checkpoints/*/*.json"):
-        file.write_text("{")
-    assert gpt("runs", "--yes", "--delete", "small-sweep/seed-1338")[0] == 0
-    code, out, _ = gpt(*command, "--json")
-    first, second = json.loads(out)["combinations"][0]["runs"]
-    assert (code, second["error"], second["val_loss"] > 0) == (1, None, True)
-    assert "seed-1337/checkpoints" in first["error"]
-
-
-def test_runs_at_once_that_are_stopped_are_saved_and_resumed(text_file: Path) -> None:
-    """The weights are those of runs that nobody stopped."""
-    changes = {"train__steps": 150, "train__eval_every": 150, "train__checkpoint_every": 150}
-    precision = {"train__precision": "fp32"}  # programs need not have that of --auto-precision
-    config = small(threads=1, data__source=str(text_file), **precision, **changes)
-    first = Path("stopped/seed-1337")
-
-    def has_logged_a_step() -> bool:
-        path = first / "metrics.jsonl"
-        return path.exists() and "train_loss" in path.read_text()
-
-    with pytest.raises(Interrupted, match="--resume stopped"):
-        package.sweep(config, seeds=2, jobs=2, run_dir="stopped", should_stop=has_logged_a_step)
-    assert 0 < read_summary(first, "last").step < 150
-    package.api.resume_sweep("stopped", jobs=1)
-    alone = package.train(config, run_dir="alone")
-    assert bits(first) == bits(Path(alone.run))
-
-
-LONG_RUN = """
-import sys
-from pathlib import Path
-from gpt.config.load import load_config
-from gpt.recipe.train_command import train_by_command
-
-options = {"resume": False, "standard_input": None, "should_stop": lambda: False}
-train_by_command(load_config(sys.argv[1]), Path("run"), **options)
-"""
-
-
-def test_the_runs_at_once_of_a_killed_sweep_save_and_end(
-    text_file: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    """Bug: after SIGKILL of a sweep with --jobs, its processes trained on."""
-    many = {"train__steps": 10**6, "train__checkpoint_every": 10**6, "train__eval_every": 10**6}
-    Path("long.yaml").write_text(to_yaml(small(data__source=str(text_file), **many)))
-    sweep = start(sys.executable, "-c", LONG_RUN, "long.yaml")
-    wait_until(lambda: records("run") >= 3, sweep)
-    (command,) = psutil.Process(sweep.pid).children()
-    try:
-        sweep.kill()
-        command.wait(HANGS_S)
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            command.kill()
-    assert read_summary(Path("run"), "last").step >= 2
+    for is_damaged in (False, True):
+        code, out, err = gpt("train", "--config", config_file, *values)
+        assert code == 1, err
+        assert "failed:  runs/small-sweep/C-999999,lr-1e-3: training" in out, err
+        assert "C-999999,lr-1e-3: training" in err, "what failed is tried again"
+        assert "C-24,lr-1e-3: training" not in err, "what is finished is not"
+        assert ("C-24,lr-1e-3 cannot be resumed" in out) == is_damaged
+        for file in SWEEP.glob("C-24,lr-1e-3/checkpoints/*/*.json"):
+            file.write_text("{")
 
 
 def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
@@ -325,21 +251,15 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
     Values of the model itself are each chosen for.
     """
     base = Config.model_validate({"threads": 1, "data": {"source": str(text_file)}})
-    combined = combinations(["train.learning_rate=null,1e-3,2e-3", "model.C=88,104"])
-    asked = [
-        asked_run(each.name, load_config(base, each.changes), each.values) for each in combined
-    ]
+    trials = trials_of(base, "train.learning_rate=null,1e-3,2e-3", "model.C=88,104")
     depths = iter((3, 5, 7))
 
     def choose(config: Config) -> Config:
         C = config.model.C
         return load_config(config, [f"model.n_layer={next(depths)}", f"train.learning_rate={C}e-4"])
 
-    runs = new_plan(asked, 1, choose, load, lambda: False).runs
-    trained = [
-        (r.config.model.C, r.config.model.n_layer, r.config.train.learning_rate) for r in runs
-    ]
-    assert trained == [
+    configs = configs_of(trials, choose, load)
+    assert [(c.model.C, c.model.n_layer, c.train.learning_rate) for c in configs] == [
         *((88, 3, 88e-4), (104, 5, 104e-4)),
         *((88, 3, 1e-3), (104, 5, 1e-3), (88, 3, 2e-3), (104, 5, 2e-3)),
     ]
@@ -352,31 +272,28 @@ def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
     given: list[str], expected: list[float], text_file: Path, load: Load
 ) -> None:
     """Bug: it varied AdamW's alone, while Muon, which updates most parameters, kept its own."""
-    base = load_config(None, [f"data.source={text_file}", "threads=1", *given])
-    asked = [
-        asked_run(each.name, load_config(base, [*given, *each.changes]), each.values)
-        for each in combinations(["train.learning_rate=1e-3,2e-3"])
-    ]
+    base = load_config(None, [f"data.source={text_file}", "threads=1"])
+    trials = trials_of(base, *given, "train.learning_rate=1e-3,2e-3")
 
     def choose(config: Config) -> Config:
         rates = ["train.learning_rate=8e-3", "train.muon_learning_rate=0.16"]
         return load_config(config, [*rates, *given])
 
-    runs = new_plan(asked, 1, choose, load, lambda: False).runs
-    assert [run.config.train.muon_learning_rate for run in runs] == pytest.approx(expected)
+    rates = [config.train.muon_learning_rate for config in configs_of(trials, choose, load)]
+    assert rates == pytest.approx(expected)
 
 
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
-    config = small(train__steps=5, data__source=str(text_file))
-    asked, chosen = [asked_run(f"seed-{n}", config) for n in (1, 2, 3)], list[Config]()
+    base, chosen = small(train__steps=5, data__source=str(text_file)), list[Config]()
+    trials = trials_of(base, "seed=1,2,3")
 
     def choose(config: Config) -> Config:
         chosen.append(config)
         return config
 
     with pytest.raises(Interrupted, match="before the first run began"):
-        run_sweep(SWEEP, asked, choose=choose, load=load, should_stop=lambda: len(chosen) == 1)
+        run_sweep(SWEEP, trials, choose=choose, load=load, should_stop=lambda: len(chosen) == 1)
     assert not SWEEP.exists()
 
 
@@ -385,11 +302,11 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
 ) -> None:
     """Runs of that name, by other configs, would be found finished and be compared."""
 
-    def asked(steps: int) -> list[PlannedRun]:
-        return [asked_run("seed-1337", small(train__steps=steps, data__source=str(text_file)))]
+    def asked(steps: int) -> list[Trial]:
+        return trials_of(small(train__steps=steps, data__source=str(text_file)))
 
     def begin_another(config: Config) -> Config:
-        run_sweep(SWEEP, asked(4), choose=lambda same: same, load=load)
+        run_sweep(SWEEP, asked(4), load=load)
         return config
 
     with pytest.raises(UsageError, match=r"another sweep: its train\.steps is 4, here it is 5"):
@@ -400,10 +317,8 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path
     """Bug: once stopped, a run of minutes had a warmup of 100 of its 100 steps."""
     data = {"source": str(text_file), "separator": "\n\N{CAT FACE}"}
     base = Config.model_validate({"train": {"minutes": 1.0}, "data": data})
-    planned = asked_run("r", base).model_copy(update={"config": base})
-    SWEEP.mkdir(parents=True)
-    (SWEEP / "sweep.json").write_text(SweepPlan(jobs=1, runs=[planned]).model_dump_json())
-    config = read_plan(SWEEP).runs[0].config
+    write_spec(Path(), SweepSpec(runs=[Trial(name="r", values={}, asked=base, config=base)]))
+    config = read_spec(Path()).runs[0].config
     assert config == base
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
 
@@ -412,20 +327,27 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path
 
 
 def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
-    gpt: Gpt, config_file: Path, monkeypatch: pytest.MonkeyPatch
+    gpt: Gpt, config_file: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the runs that were replaced, the text that had just been piped in was removed."""
-    command = ("train", "-", "--config", config_file, "--seeds", 2, "--run-dir", "piped")
-    for text, options in ((PANGRAM * 29, ()), (PANGRAM * 31, ("--overwrite", "--jobs", 2))):
+    """Every run trained on what was piped in, also one of a file; `--overwrite` removed that."""
+    sources = f'data.source=[["{text_file}"], ["-"]]'
+    command = ("train", "--config", config_file, "--set", sources, "--run-dir", "piped", "--json")
+    assert gpt("train", "--config", config_file)[0] == 0
+    alone = read_summary(Path("runs/small")).val_loss
+    for text, options in (("Once, a pipe. " * 29, ()), ("Once, pipes. " * 31, ("--overwrite",))):
         piped(monkeypatch, text.encode())
-        code, _, err = gpt(*command, *options)
+        code, out, err = gpt(*command, *options)
         assert code == 0, err
-        for folder in (Path("piped"), Path("piped/seed-1338")):
+        assert "different texts" in err
+        told = json.loads(out)["combinations"]
+        losses = {each["values"]["data.source"]: each["mean"] for each in told}
+        assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
+        for folder in (Path("piped"), Path("piped/source")):
             assert (folder / "standard_input.txt").read_text() == text
     shutil.rmtree(cache_dir())
     piped(monkeypatch, b"")
-    assert gpt("runs", "--yes", "--delete", "piped/seed-1338")[0] == 0
-    assert gpt("train", "--resume", "piped")[0] == 0
+    assert gpt("runs", "--yes", "--delete", "piped/source")[0] == 0
+    assert gpt("train", "--resume", "piped", "--json")[:2] == (0, out)
     assert gpt("runs", "--yes", "--delete", "piped")[0] == 0
     assert not Path("piped").exists()
 
@@ -451,41 +373,36 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
         return small(train__steps=2, data__source=str(text_file))
 
     def sweep(config: Config) -> None:
-        run_sweep(SWEEP, [asked_run("seed-1337", config)], choose=choose, load=load)
+        run_sweep(SWEEP, trials_of(config), choose=choose, load=load)
 
     for _ in range(2):
         sweep(Config.model_validate(data))
     with pytest.raises(UsageError, match=r"is left open, here it is (4|12);"):
         sweep(Config.model_validate(data | changes))
-    left_open, of_default = (Config.model_validate(data | each) for each in ({}, changes))
-    configs = {"a": left_open, "b": of_default}
-    check_different([asked_run(name, one) for name, one in configs.items()])
-    with pytest.raises(UsageError, match="runs that differ"):
-        check_different([asked_run(name, one, is_open=False) for name, one in configs.items()])
+    configs = {"a": Config.model_validate(data), "b": Config.model_validate(data | changes)}
+    for is_open in (True, False):
+        trials = [
+            Trial(name=name, values={}, asked=config, is_open=is_open)
+            for name, config in configs.items()
+        ]
+        with nullcontext() if is_open else pytest.raises(UsageError, match="runs that differ"):
+            check_different(trials)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("swept", "others"),
     [
-        {"train.batch_size": [16, 32], "train.accumulation": 8, "train.steps": 2},
-        {"train.learning_rate": [1e-2, 2e-2], "train.min_learning_rate": 5e-3, "train.minutes": 1},
+        ("train.batch_size=16,32", ["train.accumulation=8"]),
+        ("train.learning_rate=1e-2,2e-2", ["train.min_learning_rate=5e-3", "train.minutes=1"]),
     ],
 )
 def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
-    text_file: Path, load: Load, settings: dict[str, Any]
+    text_file: Path, load: Load, swept: str, others: list[str]
 ) -> None:
     """A batch of 12, which no run had, was refused: it does not divide by 8."""
-    (key,) = [key for key, value in settings.items() if isinstance(value, list)]
-    combined = combinations([f"{k}={v}" for k, v in settings.items()])
-    asked = []
-    for each in combined:
-        config = load_config(None, [*each.changes, f"data.source={text_file}"])
-        is_open = "train.minutes" in settings
-        asked.append(asked_run(each.name, config, each.values, is_open=is_open))
-
-    runs = new_plan(asked, 1, lambda config: config, load, lambda: False).runs
-    values = [getattr(run.config.train, key.removeprefix("train.")) for run in runs]
-    assert values == settings[key]
+    trials = trials_of(None, swept, *others, f"data.source={text_file}")
+    for trial, config in zip(trials, configs_of(trials, lambda config: config, load), strict=True):
+        assert explicit(config).items() >= explicit(trial.asked).items()
 
 
 def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
@@ -499,23 +416,6 @@ def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
     assert (code, *gpt(*command)[:2]) == (0, 0, out)
     index.unlink()
     assert gpt(*command)[:2] == (0, out)
-
-
-def test_standard_input_is_the_text_of_the_runs_that_read_it_alone(
-    gpt: Gpt, config_file: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every run trained on what was piped in, whatever its text."""
-    piped(monkeypatch, b"what came through a pipe " * 31)
-    sources = f'data.source=[["{text_file}"], ["-"]]'
-    code, out, err = gpt("train", "--config", config_file, "--set", sources, "--json")
-    assert code == 0, err
-    assert "different texts" in err
-    assert gpt("train", "--config", config_file)[0] == 0
-    alone = read_summary(Path("runs/small")).val_loss
-    losses = {
-        each["values"]["data.source"]: each["mean"] for each in json.loads(out)["combinations"]
-    }
-    assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
 
 
 def test_runs_of_one_text_hold_one_file_open(text_file: Path) -> None:
@@ -589,7 +489,6 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
             "none: expected the folder",
         ),
         (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: expected"),
-        (["--jobs", "2"], "--jobs needs a sweep"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )
@@ -624,7 +523,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(
     assert gpt(*command, "--overwrite")[0] == 0
     (SWEEP / "sweep.json").write_text("{}")
     code, _, err = gpt(*command)
-    assert (code, "expected the plan of a sweep" in err) == (2, True)
+    assert (code, "expected the specification of a sweep" in err) == (2, True)
 
 
 def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> None:

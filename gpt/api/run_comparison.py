@@ -81,9 +81,9 @@ def _paths(name: str) -> list[Path]:
         return [Path(name)]
     if (sweep := find_sweep(name)) is None:
         return [find_run(name)]
-    from gpt.recipe.sweep_plan import read_plan
+    from gpt.recipe.sweep_spec import read_spec
 
-    folders = [sweep / run.name for run in read_plan(sweep).runs]
+    folders = [sweep / run.name for run in read_spec(sweep).runs]
     trained = [folder for folder in folders if has_checkpoint(folder)]
     if missing := len(folders) - len(trained):
         log.warning("%s: left out %s without a checkpoint", sweep, counted(missing, "run"))
@@ -174,13 +174,13 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     `train.steps` to the number of steps that fit into the minutes, which differs between seeds.
     """
     from gpt.config.schema import values
-    from gpt.recipe.sweep_plan import read_plan
+    from gpt.recipe.sweep_spec import read_spec
     from gpt.runs.find import is_sweep
 
     config, sweep = model.config, folder.resolve().parent
     if is_sweep(sweep):
-        planned = {run.name: run.config for run in read_plan(sweep).runs}
-        config = planned.get(folder.resolve().name, config)
+        specified = {run.name: run.config for run in read_spec(sweep).runs}
+        config = specified.get(folder.resolve().name, config)
         config = config if config.train.minutes is not None else model.config
     return values(config)
 

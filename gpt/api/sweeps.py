@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ def sweep(
     minutes: float | None = None,
     settings: Settings = (),
     seeds: int | None = None,
-    jobs: int | None = None,
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
@@ -31,8 +31,9 @@ def sweep(
 ) -> "Sweep":
     """Train one run for each combination of the given values, and compare their val losses.
 
-    If the folder already contains the same sweep, the sweep is resumed, and finished runs are not
-    trained again. If a run fails, the others are still trained.
+    The runs are trained one after another. If the folder already contains the same sweep, the sweep
+    is resumed, and finished runs are not trained again. If a run fails, the others are still
+    trained.
 
     Args:
         config: as for `train`. If it is None, settings are chosen for the text. Runs with the same
@@ -43,14 +44,11 @@ def sweep(
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
             where seed is the setting of the config.
-        jobs: the number of runs to train at the same time. With `threads: auto`, a new sweep
-            divides the threads of torch among them.
         init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
         overwrite: whether to replace a sweep in the folder.
         should_stop: as for `train`.
-        on_event: as for `train`. The dict also has `run`, the name of the run. With several `jobs`,
-            it is not called, because each run is trained in its own process.
+        on_event: as for `train`. The dict also has `run`, the name of the run.
 
     Returns:
         A Sweep: the combinations, each with its runs and their best val losses in nats per
@@ -61,37 +59,41 @@ def sweep(
         Interrupted: `should_stop` returned True, and the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
-    from gpt.recipe.sweep_plan import PlannedRun, check_count, check_different, combinations
+    from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
     from gpt.runs.find import RUNS
 
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds: expected at least one, got {seeds}")
 
-    new = NewRun(config, text, settings, minutes, init_from)
     changes = as_changes(settings)
+    new = NewRun(config, text, changes, minutes, init_from)
+
+    def with_values(values: dict[str, str]) -> NewRun:
+        return replace(new, settings=[*changes, *(f"{k}={v}" for k, v in values.items())])
+
     combined = combinations(changes)
     if seeds is not None:
-        if "seed" in combined[0].values:
+        first = next(iter(combined.values()))
+        if "seed" in first:
             raise UsageError("expected either --seeds or several values of seed, got both")
         check_count(seeds * len(combined))
-        first = replace(new, settings=combined[0].changes).resolve(in_sweep=True).seed
-        combined = combinations([*changes, ("seed", [*range(first, first + seeds)])])
-    runs = []
-    for each in combined:
-        run = replace(new, settings=each.changes)
+        seed = with_values(first).resolve(in_sweep=True).seed
+        combined = combinations([*changes, ("seed", [*range(seed, seed + seeds)])])
+    trials = []
+    for name, values in combined.items():
+        run = with_values(values)
         asked = run.resolve(in_sweep=True)
         is_open = run.needs_choice(asked)
-        runs.append(PlannedRun(name=each.name, values=each.values, asked=asked, is_open=is_open))
-    check_different(runs)
+        trials.append(Trial(name=name, values=values, asked=asked, is_open=is_open))
+    check_different(trials)
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
 
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
-        runs,
+        trials,
         choose=lambda one: choose_settings(one, since_now(), should_stop or never).config,
-        load=lambda one, folder: read_text(one, folder=folder),
-        jobs=jobs,
+        load=read_text,
         overwrite=overwrite,
         should_stop=should_stop or never,
         on_event=on_event or (lambda event: None),
@@ -101,7 +103,6 @@ def sweep(
 def resume_sweep(
     folder: str | Path,
     *,
-    jobs: int | None = None,
     should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
@@ -109,7 +110,6 @@ def resume_sweep(
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        jobs: the number of runs to train at the same time; by default, the same as before.
         should_stop: as for `train`.
         on_event: as for `sweep`.
 
@@ -129,8 +129,7 @@ def resume_sweep(
     return run_sweep(
         found,
         None,
-        load=lambda one, within: read_text(one, folder=within),
-        jobs=jobs,
+        load=partial(read_text, folder=found.absolute()),
         should_stop=should_stop or never,
         on_event=on_event or (lambda event: None),
     )

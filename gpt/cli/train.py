@@ -97,9 +97,6 @@ def train(
         "Repeating the command resumes it.",
         min=1,
     ),
-    jobs: int | None = option(
-        "N", "Train N runs of a sweep at once; they share the CPU threads.", min=1
-    ),
     resume: str | None = option(
         "[RUN]",
         "Resume a run or sweep: its folder, or its name under runs/; default the newest, or with "
@@ -118,14 +115,13 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.recipe.sweep_plan import combinations
-    from gpt.recipe.train_command import sweep_has_ended
+    from gpt.recipe.sweep_spec import combinations
     from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    is_sweep = resume is None and (seeds is not None or bool(combinations(changes)[0].values))
+    is_sweep = resume is None and (seeds is not None or any(combinations(changes).values()))
     is_named = resume is not None and (resume or not text)  # else the run is found by its text
     swept = find_sweep(resume or None) if is_named else None
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
@@ -138,12 +134,8 @@ def train(
         ),
         (
             swept and (text or minutes is not None or changes),
-            f"{swept} is a sweep, whose settings cannot change; leave out all but --resume and "
-            f"--jobs, or resume one of its runs by name",
-        ),
-        (
-            jobs is not None and not (is_sweep or swept),
-            "--jobs needs a sweep: add --seeds N, or --set with several values",
+            f"{swept} is a sweep, whose settings cannot change; leave out all but "
+            f"--resume, or resume one of its runs by name",
         ),
         (
             dry_run and is_sweep,
@@ -165,15 +157,15 @@ def train(
     folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
     if swept:
-        work = partial(api.resume_sweep, swept, jobs=jobs)
+        work = partial(api.resume_sweep, swept)
     elif is_sweep:
-        work = partial(api.sweep, **new, **folder, seeds=seeds, jobs=jobs)
+        work = partial(api.sweep, **new, **folder, seeds=seeds)
     elif resume is not None:
         work = partial(api.resume, resume or None, **asked, clock=clock)
     else:
         work = partial(api.train, **new, **folder, clock=clock)
     with StopSignals(ignore_second=is_launched()) as signals:
-        result: Any = work(should_stop=lambda: signals.should_stop() or sweep_has_ended())
+        result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
         _print_sweep(result, as_json)
     elif is_main():

@@ -1,50 +1,46 @@
 """A sweep: the runs of all combinations of some settings and seeds, in one folder.
 
-    runs/NAME-sweep/sweep.json           the plan: the runs and their configs
+    runs/NAME-sweep/sweep.json           its trials: the names and configs of the runs
                     lr-1e-3,seed-1337/   the folder of a run
 
+`specify` makes the trials, `train_trials` trains one after another, and `summarise` compares them.
 The checkpoints record which runs are finished, so a sweep can be killed and resumed at any moment.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import torch
 
-from gpt.config.load import load_config, typed_value
-from gpt.config.schema import SETTINGS, Config
+from gpt.config.load import load_config
+from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.device import select_device
 from gpt.distributed.launch import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
-from gpt.files import from_here, write_atomically
-from gpt.recipe.sweep_plan import PlannedRun, SweepPlan, check_same, read_plan
-from gpt.recipe.train_command import train_by_command
-from gpt.runs.find import SWEEP, is_run, is_sweep
+from gpt.files import from_here
+from gpt.recipe.sweep_spec import SweepSpec, Trial, check_same, read_spec, write_spec
+from gpt.runs.find import is_run, is_sweep
 from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
-from gpt.runs.read import read_checkpoint, read_summary
+from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.text.standard_input import reads_standard_input, standard_input, store_standard_input
+from gpt.text.standard_input import reads_standard_input, store_standard_input
+from gpt.training.callbacks.callback import OnEvent
 from gpt.training.start import train
 from gpt.training.teacher import check_teacher
 
 log = logging.getLogger(__name__)
 
-Load = Callable[[Config, Path | None], Corpus]
-"""Reads the text of a config. The folder, if given, may have a copy of standard input."""
+Load = Callable[[Config], Corpus]
 
 
 @dataclass(frozen=True)
@@ -83,232 +79,172 @@ class Sweep:
 
 def run_sweep(
     folder: Path,
-    asked: Sequence[PlannedRun] | None,
+    asked: Sequence[Trial] | None,
     *,
     choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
-    jobs: int | None = None,
     overwrite: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
-    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
+    on_event: OnEvent = lambda event: None,
 ) -> Sweep:
-    """Train the runs of a sweep that are not finished, and compare all runs.
+    """Specify a new sweep, or read the one in `folder`; train and summarise it.
 
     Args:
-        folder: the folder of the sweep. If it contains a sweep, that sweep is resumed.
-        asked: the runs of the sweep; None for the runs of the sweep that is in `folder`.
+        folder: the folder of the sweep.
+        asked: its trials, as the caller gives them; None for those of the sweep in `folder`.
         choose: returns a config with its unset settings chosen for the text and the time.
         load: reads the text of a config.
-        jobs: the number of runs to train at once. A new sweep divides the threads among them.
-            Default: the number in the sweep that is resumed, or 1.
         overwrite: replace the sweep in `folder`.
-        should_stop: returns whether to stop; see `gpt.api.train`.
-        on_event: called with each event of `gpt.api.train`. Its key `run` is the run's name.
-            It is not called if several runs train at once, because they use other processes.
-
-    Raises:
-        UsageError: `folder` is in use, or contains other runs.
-        ConfigError, DeviceError: a run cannot be trained. No run was started.
-        Interrupted: `should_stop` returned True. The training so far is saved.
+        should_stop: as for `gpt.api.sweep`, as are the exceptions.
+        on_event: as for `gpt.api.sweep`.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
-    shown, plan = from_here(folder), None
+    shown, new = from_here(folder), None
     if asked is not None and (overwrite or not is_sweep(folder)):
-        _check_folder(shown, asked, overwrite)
-        plan = new_plan(asked, jobs or 1, choose, load, should_stop)
+        if is_run(folder):
+            raise UsageError(f"{shown} is the folder of a run; choose another --run-dir")
+        if not is_sweep(folder):
+            check_free(shown, overwrite=overwrite)
+        for trial in asked:
+            check_keeps(shown, trial.asked)
+        new = specify(asked, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # after all checks
             delete_sweep(folder)
         make_folder(folder)
     with locked(folder):
-        if plan is not None and not is_sweep(folder):  # no other process began one meanwhile
-            write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
-        else:
-            plan = read_plan(folder)
-            if asked is not None:
-                check_same(shown, plan, asked)
-        stored_in = None if asked is not None else folder
-        for run in plan.runs:
-            if reads_standard_input(run.config.data):
-                store_standard_input(standard_input(stored_in), folder)
-        jobs = min(jobs or plan.jobs, len(plan.runs))
-        finish = partial(
-            _finish,
-            sweep=folder,
-            load=lambda config: load(config, stored_in),
-            on_event=on_event,
-            as_command=jobs > 1,
-        )
-        try:
-            if jobs == 1:
-                ended = [finish(run, should_stop) for run in plan.runs]
-            else:
-                ended = _at_once(plan.runs, finish, jobs, should_stop)
-        except Interrupted:
-            again = command("train", "--resume", str(shown))
-            raise Interrupted(f"stopped, saved; resume with: {again}") from None
-        return Sweep(str(shown), _compared(plan, ended))
+        if new is not None and not is_sweep(folder):  # no other process began one meanwhile
+            write_spec(folder, new)
+        spec = read_spec(folder)
+        if asked is not None:
+            check_same(shown, spec, asked)
+        return summarise(folder, spec, train_trials(folder, spec, load, should_stop, on_event))
 
 
-def _check_folder(folder: Path, asked: Sequence[PlannedRun], overwrite: bool) -> None:
-    if is_run(folder):
-        raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
-    if not is_sweep(folder):
-        check_free(folder, overwrite=overwrite)
-    for run in asked if overwrite else ():
-        check_keeps(folder, run.asked)
-
-
-def new_plan(
-    asked: Sequence[PlannedRun],
-    jobs: int,
+def specify(
+    asked: Sequence[Trial],
     choose: Callable[[Config], Config],
     load: Load,
     should_stop: Callable[[], bool],
-) -> SweepPlan:
-    """Return the plan of a new sweep; for the arguments see `run_sweep`.
+) -> SweepSpec:
+    """Return the specification of a new sweep: `asked` with the configs to train with.
 
     Unset settings are chosen once for all runs that differ only in training settings, so that these
-    runs have the same model. Runs of another text, time or model get another choice.
+    runs have the same model. Runs of another text, time or model get another choice. The number of
+    threads is stored, because the last digits depend on it.
     """
-    threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
-    chosen: dict[str, Config] = {}
-    runs = []
-    for run in asked:
+    choices: dict[str, Config] = {}
+    trials = []
+    for trial in asked:
         if should_stop():
             raise Interrupted("stopped before the first run began; nothing is written")
-        config = run.asked
+        config = trial.asked
         if config.threads == "auto":
-            config = config.model_copy(update={"threads": threads})
-        if run.is_open:
-            config = _chosen(run, config, chosen, choose)
-        corpus = load(config, None)
+            config = config.model_copy(update={"threads": torch.get_num_threads()})
+        if trial.is_open:
+            config = _chosen(trial, config, choose, choices)
+        corpus = load(config)
         select_device(config.device)
         check_teacher(config, corpus.vocabulary)
-        runs.append(run.model_copy(update={"config": config, "text_sha256": corpus.sha256}))
-    return SweepPlan(jobs=jobs, runs=runs)
+        trials.append(trial.model_copy(update={"config": config, "text_sha256": corpus.sha256}))
+    return SweepSpec(runs=trials)
 
 
 def _chosen(
-    run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
+    trial: Trial, config: Config, choose: Callable[[Config], Config], choices: dict[str, Config]
 ) -> Config:
-    """Return `config` with its unset settings set by `choose`. `chosen` caches the results."""
+    """Return `config` with its unset settings set by `choose`. `choices` caches the results."""
     own = {  # settings that do not affect the choice of the model
-        key: value
-        for key, value in run.values.items()
+        key
+        for key in trial.values
         if (key == "seed" or key.startswith("train.")) and not SETTINGS[key].affects_choice
     }
-    shared = json.dumps({key: value for key, value in run.values.items() if key not in own})
-    if shared not in chosen:
-        try:
-            without_own = load_config(config, [f"{key}=null" for key in own])
-        except ConfigError:  # other settings need them
-            without_own = config
-        chosen[shared] = choose(without_own)
-    changes = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
-    if "muon_learning_rate" in config.train.model_fields_set:  # do not scale it
-        changes.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
-    return load_config(chosen[shared], changes)
+    shared = str({key: value for key, value in trial.values.items() if key not in own})
+    if shared not in choices:
+        without_own = config
+        with suppress(ConfigError):  # other settings need them
+            without_own = load_config(config, [(key, None) for key in own])
+        choices[shared] = choose(without_own)
+    return load_config(choices[shared], [*explicit(config).items()])
 
 
-def _at_once(
-    runs: Sequence[PlannedRun],
-    finish: Callable[[PlannedRun, Callable[[], bool]], SweepRun],
-    jobs: int,
-    should_stop: Callable[[], bool],
+def train_trials(
+    folder: Path, spec: SweepSpec, load: Load, should_stop: Callable[[], bool], on_event: OnEvent
 ) -> list[SweepRun]:
-    """Call `finish` for each run, in `jobs` threads. If one raises Interrupted, stop all."""
-    is_over = Event()
+    """Train each run of a sweep that is not finished; return the results of all runs.
 
-    def finish_one(run: PlannedRun) -> SweepRun:
-        try:
-            return finish(run, lambda: is_over.is_set() or should_stop())
-        except Interrupted:
-            is_over.set()
-            raise
-
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            return [*pool.map(finish_one, runs)]
-        finally:  # also after a KeyboardInterrupt of this thread
-            is_over.set()
-            pool.shutdown(cancel_futures=True)
-
-
-def _finish(
-    planned: PlannedRun,
-    should_stop: Callable[[], bool],
-    *,
-    sweep: Path,
-    load: Callable[[Config], Corpus],
-    on_event: Callable[[dict[str, Any]], object],
-    as_command: bool,
-) -> SweepRun:
-    """Train or resume the run `planned` in the folder `sweep`, unless this run is finished.
-
-    With `as_command`, a `gpt train` process trains the run, and `on_event` is not called.
+    If a run fails, the others are still trained. If `should_stop` returns True, raise Interrupted.
     """
-    run = sweep / planned.name
-    ended = SweepRun(str(from_here(run)), planned.config.seed)
-    if should_stop():
-        raise Interrupted("stopped")
-    try:
-        corpus = load(planned.config)
-        if corpus.sha256 != planned.text_sha256:
-            raise UsageError(
-                f"{corpus.name} has changed since {from_here(sweep)} began; bring the old text "
-                f"back, or start a new sweep by --overwrite or another --run-dir"
-            )
-        newest = summary_to_resume(run) if has_checkpoint(run) else None
-        if newest and newest.finished:
-            with locked(run):
-                recover(run)  # a kill may have left an old index
-        elif as_command:
-            log.info("%s: training in its own process", run.name)
-            train_by_command(
-                planned.config,
-                run,
-                resume=newest is not None,
-                standard_input=corpus.standard_input,
-                should_stop=should_stop,
-            )
-        else:
-            log.info("%s: training", run.name)
-            train(
-                newest.config if newest else planned.config,  # this has the train.plans of the run
-                corpus,
-                run,
-                "resume" if newest else "overwrite",  # a kill may have left an empty folder
-                should_stop=should_stop,
-                on_event=lambda event: on_event(event | {"run": run.name}),
-            )
-        best = read_summary(run, "best")
-        loss = best.val_loss
-        if loss is None:  # only a part of val was evaluated
-            checkpoint, val = read_checkpoint(run), scored_val(corpus)
-            model = load_model(checkpoint, select_device(planned.config.device))
-            with phase(f"evaluating {run}"):
-                loss = evaluate(model, val, corpus.vocabulary)
-        loss = val_units(corpus).per_character(loss)
-        log.info("%s: val loss %.4f", planned.name, loss)
-        return replace(ended, val_loss=loss, best_step=best.step)
-    except Interrupted:
-        raise
-    except Exception as error:  # any error: the other runs are still trained
-        message = str(error) if isinstance(error, GPTError) else f"{type(error).__name__}: {error}"
-        log.warning("%s failed: %s", run.name, message)
-        return replace(ended, error=message)
+    if piped := [trial for trial in spec.runs if reads_standard_input(trial.config.data)]:
+        store_standard_input(load(piped[0].config).standard_input, folder)
+    results = []
+    for trial in spec.runs:
+        run = folder / trial.name
+        result = SweepRun(str(from_here(run)), trial.config.seed)
+        try:
+            if should_stop():
+                raise Interrupted
+            corpus = load(trial.config)
+            if corpus.sha256 != trial.text_sha256:
+                raise UsageError(
+                    f"{corpus.name} has changed since {from_here(folder)} began; bring the old "
+                    f"text back, or start a new sweep by --overwrite or another --run-dir"
+                )
+            _train(trial, corpus, run, should_stop, on_event)
+            result = _scored(result, run, corpus, trial.config.device)
+            log.info("%s: val loss %.4f", trial.name, result.val_loss)
+        except Interrupted:
+            again = command("train", "--resume", str(from_here(folder)))
+            raise Interrupted(f"stopped, saved; resume with: {again}") from None
+        except Exception as error:  # any error: the other runs are still trained
+            kind = "" if isinstance(error, GPTError) else f"{type(error).__name__}: "
+            result = replace(result, error=f"{kind}{error}")
+            log.warning("%s failed: %s", trial.name, result.error)
+        results.append(result)
+    return results
 
 
-def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
+def _train(
+    trial: Trial, corpus: Corpus, run: Path, should_stop: Callable[[], bool], on_event: OnEvent
+) -> None:
+    """Train or resume a run, unless it is finished."""
+    newest = summary_to_resume(run) if has_checkpoint(run) else None
+    if newest and newest.finished:
+        with locked(run):
+            recover(run)  # a kill may have left an old index
+        return
+    log.info("%s: training", trial.name)
+    train(
+        newest.config if newest else trial.config,  # the former has the train.plans of the run
+        corpus,
+        run,
+        "resume" if newest else "overwrite",  # a kill may have left an empty folder
+        should_stop=should_stop,
+        on_event=lambda event: on_event(event | {"run": trial.name}),
+    )
+
+
+def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRun:
+    """Return `result` with the val loss and the step of the best checkpoint of a finished run."""
+    best = read_checkpoint(run)
+    loss = best.val_loss
+    if loss is None:  # only a part of val was evaluated
+        with phase(f"evaluating {result.run}"):
+            model = load_model(best, select_device(device))
+            loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
+    return replace(result, val_loss=val_units(corpus).per_character(loss), best_step=best.step)
+
+
+def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Sweep:
     """Group the runs that differ only by seed. Sort by mean val loss, failed groups last."""
-    if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
+    if len({(trial.text_sha256, trial.config.data.val_fraction) for trial in spec.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}
-    for planned, run in zip(plan.runs, ended, strict=True):
-        values = {key: value for key, value in planned.values.items() if key != "seed"}
+    for trial, run in zip(spec.runs, results, strict=True):
+        values = {key: value for key, value in trial.values.items() if key != "seed"}
         groups.setdefault(str(values), SweepResult(values, None, None, [])).runs.append(run)
     for key, group in groups.items():
-        if mean := seed_mean([run.val_loss for run in group.runs if run.val_loss is not None]):
+        if mean := seed_mean([run.val_loss for run in group.runs]):
             groups[key] = replace(group, mean=mean.mean, standard_error=mean.standard_error)
-    return sorted(groups.values(), key=lambda result: (result.mean is None, result.mean))
+    ranked = sorted(groups.values(), key=lambda group: (group.mean is None, group.mean))
+    return Sweep(str(from_here(folder)), ranked)

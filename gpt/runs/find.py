@@ -19,7 +19,7 @@ from gpt.runs.lock import in_use, is_running, undo_killed_overwrite
 from gpt.runs.read import read_summary
 
 RUNS = Path("runs")
-SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
+SWEEP = "sweep.json"  # specification of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:

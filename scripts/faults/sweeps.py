@@ -14,14 +14,14 @@ from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remov
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import PlannedRun
+from gpt.recipe.sweep_spec import Trial
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 
 MOMENT_S = 0.7  # mean seconds until a sweep is killed
 
 
-def six(text: str) -> list[PlannedRun]:
+def six(text: str) -> list[Trial]:
     """Return runs with three learning rates and two seeds, on the text of that name."""
     asked = []
     for rate in (1e-3, 4e-3, 2e-2):
@@ -30,28 +30,28 @@ def six(text: str) -> list[PlannedRun]:
             config = tiny(13, learning_rate=rate, seed=seed, eval_every=6)
             config = load_config(config, [("data.source", text)])
             name = f"lr-{rate},seed-{seed}"
-            asked.append(PlannedRun(name=name, values=values, asked=config))
+            asked.append(Trial(name=name, values=values, asked=config))
     return asked
 
 
-def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
+def killed_sweeps(work: Work, kills: int, seed: int) -> Tally:
     """Kill sweeps of six runs at random moments, again and again, until they are finished.
 
-    Each run must end as in an unkilled sweep that trains one run after the other.
+    Each run must end as in an unkilled sweep.
     """
-    tally = Tally("killed sweeping" + (f" x {jobs}" if jobs > 1 else ""))
+    tally = Tally("killed sweeping")
     draws, asked, folder = random.Random(seed), six(work.corpus.name), work.folder / "sweep"
-    if code := _swept(work, asked, folder, jobs=1):
+    if code := _swept(work, asked, folder):
         raise RuntimeError(f"an unkilled sweep ended with {code}: {told(folder)}")
     unkilled = {run.name: bits(folder / run.name) for run in asked}
     remove(folder)
     with tally.timed():
         while tally.tries < kills:
-            code = _swept(work, asked, folder, jobs, draws.expovariate(1 / MOMENT_S))
+            code = _swept(work, asked, folder, draws.expovariate(1 / MOMENT_S))
             if code == -signal.SIGKILL:
                 tally.tries += 1
             if code == -signal.SIGKILL and tally.tries == kills:
-                code = _swept(work, asked, folder, jobs)
+                code = _swept(work, asked, folder)
             if code not in (0, -signal.SIGKILL):
                 tally.lost.append(f"exit code {code}: {told(folder)}")
             if code != -signal.SIGKILL:
@@ -61,24 +61,20 @@ def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
     return tally
 
 
-def _swept(
-    work: Work, asked: Sequence[PlannedRun], folder: Path, jobs: int, seconds: float = 300.0
-) -> int:
+def _swept(work: Work, asked: Sequence[Trial], folder: Path, seconds: float = 300.0) -> int:
     """Return the exit code of a process that sweeps; kill it after `seconds`."""
-    process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus.name, folder, jobs))
+    process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus.name, folder))
     process.start()
     return ended(process, seconds)
 
 
-def _sweep(asked: Sequence[PlannedRun], text: str, folder: Path, jobs: int) -> None:
+def _sweep(asked: Sequence[Trial], text: str, folder: Path) -> None:
     tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
 
-    def load(
-        config: Config, folder: Path | None
-    ) -> Corpus:  # not sent: its ids are those of a file
+    def load(config: Config) -> Corpus:  # not sent: its ids are those of a file
         return load_corpus(open_source(text))
 
-    sweep = run_sweep(folder, asked, load=load, jobs=jobs)
+    sweep = run_sweep(folder, asked, load=load)
     if sweep.failed:
         raise RuntimeError(str(sweep.failed[0]))

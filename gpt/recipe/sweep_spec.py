@@ -1,79 +1,60 @@
-"""The plan of a sweep, stored in a file: one run for each combination of the varied settings."""
+"""The specification of a sweep: one trial for each combination of the varied settings."""
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PositiveInt,
-    ValidationError,
-    field_serializer,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_serializer
 
-from gpt.config.load import Override, assignment, typed_value
-from gpt.config.mistakes import explain
+from gpt.config.load import Override, assignment, load_config, typed_value
 from gpt.config.removed import upgraded
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, listed, shown
-from gpt.files import read_bounded
+from gpt.files import read_bounded, write_atomically
 from gpt.runs.find import SWEEP
 
-MAX_PLAN_BYTES = 2**26  # largest size of the file
+MAX_SPEC_BYTES = 2**26  # largest size of sweep.json
 MAX_RUNS = 1000  # largest number of runs of a sweep
 MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the name of a run
 
 
-@dataclass(frozen=True)
-class Combination:
-    """The overrides of one run, with one value of each setting that the sweep varies."""
-
-    name: str  # name of the run's folder, such as `lr-1e-3,seed-1337`
-    values: dict[str, str]  # value, as typed, of each setting that the sweep varies
-    changes: list[Override]  # all overrides, also those that are the same in all runs
-
-
-def combinations(changes: Sequence[Override]) -> list[Combination]:
+def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
     """Return all combinations of the values of the settings in `changes`. The last varies fastest.
 
     A setting has several values if its text has commas or is a YAML list, unless the setting
     accepts the whole text as one value. `train.learning_rate=1e-3,2e-3` has two values.
     `data.include=["*.md", "*.txt"]` and a file named `a,b` are single values.
 
+    Returns:
+        For each combination, by a name such as `lr-1e-3,seed-1337`: the values, as typed, of the
+        settings that have several values.
+
     Raises:
         ConfigError: a list is empty, has no value between two commas, or has a value twice.
     """
     several: dict[str, list[str]] = {}
-    single: dict[str, Override] = {}
     for change in changes:
         key, value = assignment(change)
-        several.pop(key, None)
-        single.pop(key, None)
+        several.pop(key, None)  # the last change of a setting counts
         if values := _listed_values(key, value, change):
             several[key] = values
-        else:
-            single[key] = change
     check_count(math.prod(map(len, several.values())))
-    combined: dict[str, Combination] = {}
+    combined: dict[str, dict[str, str]] = {}
     for chosen in product(*several.values()):
         values_by_key = dict(zip(several, chosen, strict=True))
         parts = (f"{_short_name(key)}-{value}" for key, value in values_by_key.items())
         plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
         name = ",".join(part.strip("-") for part in plain)
-        if len(name) > MAX_NAME_CHARACTERS or name in combined:
+        if not name or len(name) > MAX_NAME_CHARACTERS or name in combined:
             name = f"run-{len(combined) + 1}"
-        overrides = [*single.values(), *(f"{k}={v}" for k, v in values_by_key.items())]
-        combined[name] = Combination(name, values_by_key, overrides)
-    return [*combined.values()]
+        combined[name] = values_by_key
+    return combined
 
 
 def _short_name(key: str) -> str:
@@ -113,24 +94,21 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
 
 
 def _accepts(key: str, value: Any) -> bool:
-    """Return whether the setting `key` accepts `value`, regardless of other settings."""
-    tree = value
-    for name in reversed(key.split(".")):
-        tree = {name: tree}
+    """Return whether the setting `key` accepts `value`, if all others have their defaults."""
     try:
-        Config.model_validate(tree)
-    except ValidationError as error:
-        return not any(f"{at}.".startswith(f"{key}.") for at, _ in explain(error))
+        load_config(None, [(key, value)])
+    except ConfigError:
+        return False
     return True
 
 
 StoredConfig = Annotated[Config, BeforeValidator(upgraded)]
 
 
-class PlannedRun(BaseModel):
+class Trial(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older files have further keys
     name: str  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     asked: StoredConfig  # the config as the command gives it; settings may be unset
@@ -140,10 +118,7 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key, without those that gpt chooses.
-
-        They identify a run: `check_different` and `check_same` compare them.
-        """
+        """Settings by dotted key, without those that gpt chooses. They identify a trial."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")
@@ -151,41 +126,46 @@ class PlannedRun(BaseModel):
         return config.model_dump(exclude_unset=True)
 
 
-class SweepPlan(BaseModel):
-    """All runs of a sweep, and the number of runs to train at once."""
+class SweepSpec(BaseModel):
+    """All trials of a sweep: the content of sweep.json."""
 
-    jobs: PositiveInt
-    runs: list[PlannedRun]
+    runs: list[Trial]
 
 
-def read_plan(folder: Path) -> SweepPlan:
-    """Read the plan of the sweep in `folder`; raise UsageError if the file is not a plan."""
+def write_spec(folder: Path, spec: SweepSpec) -> None:
+    """Write the sweep.json of a new sweep."""
+    write_atomically(folder / SWEEP, [spec.model_dump_json(indent=1).encode()])
+
+
+def read_spec(folder: Path) -> SweepSpec:
+    """Read the sweep.json in `folder`; raise UsageError if it does not specify a sweep."""
     path = folder / SWEEP
     try:
-        return SweepPlan.model_validate_json(read_bounded(path, MAX_PLAN_BYTES))
+        return SweepSpec.model_validate_json(read_bounded(path, MAX_SPEC_BYTES))
     except (OSError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
-            f"{path}: expected the plan of a sweep, got something else ({reason}); replace the "
-            f"sweep by --overwrite, or choose another --run-dir"
+            f"{path}: expected the specification of a sweep, got something else ({reason}); "
+            f"replace the sweep by --overwrite, or choose another --run-dir"
         ) from None
 
 
-def check_different(runs: Sequence[PlannedRun]) -> None:
-    """Raise UsageError if two runs have the same settings."""
+def check_different(trials: Sequence[Trial]) -> None:
+    """Raise UsageError if two trials have the same settings."""
     names: dict[str, str] = {}
-    for run in runs:
-        if (other := names.setdefault(repr(sorted(run.settings.items())), run.name)) != run.name:
+    for trial in trials:
+        first = names.setdefault(repr(sorted(trial.settings.items())), trial.name)
+        if first != trial.name:
             raise UsageError(
-                f"expected runs that differ, got {other} and {run.name} with the same settings; "
+                f"expected runs that differ, got {first} and {trial.name} with the same settings; "
                 f"--minutes and --init-from take the place of train.minutes and train.init_from, "
                 f"and null stands for a default"
             )
 
 
-def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
-    """Raise UsageError with the first difference if `plan` and `asked` have different runs."""
-    before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
+def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
+    """Raise UsageError with the first difference if `asked` are not the trials of `spec`."""
+    before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
     if before == now:
         return
     if before.keys() != now.keys():
