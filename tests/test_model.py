@@ -387,7 +387,9 @@ def test_rotary_tables_are_right_to_their_last_digit() -> None:
         for i in range(17):
             angle = t * 10000.0 ** (-i / 17)
             assert rotary.cos[t, i].item() == pytest.approx(math.cos(angle), abs=6e-8)
-            assert rotary.sin[t, i].item() == pytest.approx(math.sin(angle), abs=6e-8)
+            assert rotary.cos[t, 17 + i] == rotary.cos[t, i]
+            assert rotary.sin[t, 17 + i].item() == pytest.approx(math.sin(angle), abs=6e-8)
+            assert rotary.sin[t, i] == -rotary.sin[t, 17 + i]
 
 
 def test_a_model_has_one_rotary_table_however_many_layers() -> None:

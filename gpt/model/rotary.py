@@ -29,7 +29,9 @@ class Rotary(nn.Module):
         super().__init__()
         # numpy in float64, because torch's last digits once differed with several threads
         angles = rotary_angles(config.T, config.head_size)  # (T, hs / 2)
-        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+        cos, sin = np.cos(angles), np.sin(angles)
+        for name, halves in (("cos", (cos, cos)), ("sin", (-sin, sin))):
+            table = np.concatenate(halves, axis=1)  # (T, hs)
             float32 = torch.tensor(table, dtype=torch.float32, device="cpu")
             self.register_buffer(name, float32, persistent=False)
 
@@ -37,8 +39,9 @@ class Rotary(nn.Module):
         """Rotate queries or keys x (B, H, T, head_size) by `positions`, by default 0 to T - 1."""
         positions = slice(x.shape[-2]) if positions is None else positions
         cos, sin = (table[positions].to(x.dtype) for table in (self.cos, self.sin))
-        a, b = x.chunk(2, dim=-1)  # (B, H, T, hs / 2)
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)  # (B, H, T, hs)
+        # a pair (a, b) becomes (a cos - b sin, b cos + a sin)
+        partners = x.roll(x.shape[-1] // 2, dims=-1)  # (B, H, T, hs)
+        return torch.addcmul(x * cos, partners, sin)
 
 
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
