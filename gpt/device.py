@@ -178,6 +178,12 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, dtype=precision)
 
 
+def product_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype of matrix products with `x`: autocast's, or that of `x` without autocast."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def compiles(mode: str, device: torch.device) -> bool:
     """Return whether models on `device` are compiled if the setting `train.compile` is `mode`.
 
