@@ -116,8 +116,9 @@ class TokenEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map ids (B, T) to vectors (B, T, C)."""
-        vectors = super().forward(input.clamp(min=0))
-        return vectors.masked_fill((input == MASKED)[..., None], 0.0)
+        V = self.num_embeddings
+        with_zeros = F.pad(self.weight, (0, 0, 0, 1))  # (V + 1, C), whose last row is zero
+        return F.embedding(torch.where(input == MASKED, V, input), with_zeros)  # (B, T, C)
 
 
 class GPT(nn.Module):
@@ -212,7 +213,7 @@ class GPT(nn.Module):
                 before = cache.before(distance)  # (B, 1)
             else:  # shift the ids right; MASKED precedes the first
                 before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]  # (B, T)
-            x = x + table(before)
+            x += table(before)
         if self.position_embedding is not None:
             positions = slice(T) if cache is None else cache.positions
             vectors = self.position_embedding.weight[positions]  # (T, C) or (B, 1, 1, C)
