@@ -173,12 +173,12 @@ class Muon(Optimizer):
         matrix is scaled back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
-        longer_first = steps.shape[-2] >= steps.shape[-1]
-        neurons = orthogonal.square().mean(-1 if longer_first else -2, keepdim=True)
-        update_means(squares, [*neurons], self.BETA2, skip)
-        even = orthogonal / (torch.stack(squares).sqrt() + 1e-8)
-        even *= matrix_norms(orthogonal) / (matrix_norms(even) + 1e-8)
-        return even
+        along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # dimension of a neuron's weights
+        sums = orthogonal.square().sum(along, keepdim=True)
+        update_means(squares, [*(sums / steps.shape[along])], self.BETA2, skip)
+        factors = 1 / (torch.stack(squares).sqrt() + 1e-8)  # one per neuron
+        before, after = (each.sum((-2, -1), keepdim=True) for each in (sums, sums * factors**2))
+        return orthogonal.mul_(factors * (before / (after + 1e-16)).sqrt())
 
 
 def update_means(

@@ -89,8 +89,10 @@ class TrainStep:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         train = self.config.train
-        limit = train.grad_clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        gradients = [p.grad for p in self.backward.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if train.grad_clip:
+            torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, train.grad_clip, norm)
         # 3. update; Muon's learning rate is proportional to AdamW's
         lr_factor = self.schedule.lr(step) / train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
