@@ -19,6 +19,7 @@ from gpt.model.transformer import (
     Block,
     count_parameters,
     cross_entropy,
+    expand_relu2,
 )
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import weights_of
@@ -378,6 +379,23 @@ def test_an_embedding_sums_the_vectors_of_the_last_characters(length: int) -> No
         for t in range(length):
             rows = [tables[d][ids[b, t - d]] for d in range(4) if d <= t]
             torch.testing.assert_close(seen[0][b, t], torch.stack(rows).sum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_expand_relu2_equals_separate_operations(dtype: torch.dtype) -> None:
+    """In bfloat16, products are rounded to 8 bits."""
+    source = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(*shape, generator=source) for shape in ((2, 3, 5), (7, 5), (7,))]
+    ours, theirs = ([t.clone().requires_grad_() for t in inputs] for _ in range(2))
+    y, expected = expand_relu2(*ours, dtype), F.linear(*theirs).relu().square()
+    weights = torch.randn(2, 3, 7, generator=source)
+    (y * weights).sum().backward()
+    (expected * weights).sum().backward()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.1
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.float(), expected, rtol=tolerance, atol=tolerance)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
 
 
 def test_rotary_tables_are_right_to_their_last_digit() -> None:
