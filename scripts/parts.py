@@ -23,6 +23,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as gpt.__main__ does
 
 import torch
 import torch.nn.functional as F
+from gpt.recipe.settings import Choice, settings_for
 from torch import Tensor
 
 from gpt.config.load import load_config
@@ -31,7 +32,6 @@ from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model import transformer
 from gpt.model.ensemble import make_model
-from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
