@@ -225,7 +225,7 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     monkeypatch.setattr("gpt.api.new_run.FINE_TUNING_PASSES", passes)
     run = runs(train__steps=60)
     new = NewRun(None, "new.txt", settings, minutes, run)
-    config, _ = new.prepare(new.resolve(), lambda: 0.0)
+    config = new.prepare(new.resolve(), lambda: 0.0).config
     assert {key: getattr(config.train, key) for key in expected} == expected
 
 
@@ -235,7 +235,7 @@ def test_a_repeat_of_a_run_that_was_fine_tuned_has_its_settings(
     """Its config.yaml says all, also that there is no train.patience."""
     run = fine_tuned(runs(), new_text, "train.steps=40", "train.patience=null")
     new = NewRun(run / "config.yaml", None, [], None, None)
-    config, _ = new.prepare(new.resolve(), lambda: 0.0)
+    config = new.prepare(new.resolve(), lambda: 0.0).config
     assert config == package.load(run, "last").config
 
 

@@ -376,7 +376,7 @@ def test_an_update_takes_few_kernels(pretend: torch.device, dtype: torch.dtype) 
     with KernelCount() as count:
         for optimizer in optimizers:
             optimizer.step(1.0, skip)
-    assert count.kernels <= 120
+    assert count.kernels <= 135
 
 
 @pytest.mark.parametrize("ensemble", [1, 2])

@@ -176,7 +176,7 @@ def choose_settings(
 
     with phase("loading PyTorch"):
         from gpt.recipe.choose import choose_config
-        from gpt.recipe.unit import reads_better_as_bytes
+        from gpt.text.unit import reads_better_as_bytes
 
     is_unit_open = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
     if is_unit_open and reads_better_as_bytes(corpus):

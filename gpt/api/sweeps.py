@@ -59,7 +59,8 @@ def sweep(
         Interrupted: `should_stop` returned True, and the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
-    from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
+    from gpt.config.combinations import check_count, combinations
+    from gpt.recipe.sweep_spec import Trial, check_different
     from gpt.runs.find import RUNS
 
     if seeds is not None and seeds < 1:

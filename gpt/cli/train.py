@@ -115,7 +115,7 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.recipe.sweep_spec import combinations
+    from gpt.config.combinations import combinations
     from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()

@@ -16,10 +16,10 @@ from gpt.memory import free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_count
 from gpt.recipe import table
-from gpt.recipe.repetition import repeats_much
 from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
 from gpt.status import phase
 from gpt.text.corpus import Corpus
+from gpt.text.repetition import repeats_much
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import HOST_PARTS, check_training_memory, training_bytes
 from gpt.training.stopwatch import PROBE_S, Seconds, Stopwatch
