@@ -27,7 +27,8 @@ LARGE_VOCABULARY = 1000
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return relu(x @ weight.T + bias)."""
-    if x.is_cpu and x.dtype == torch.bfloat16 and has_fast_bf16(x.device):
+    is_eager_bf16 = x.is_cpu and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling()
+    if is_eager_bf16 and has_fast_bf16(x.device):
         # oneDNN adds the bias and applies ReLU as it writes the product, instead of three passes
         fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu", [], "")
         return fused
