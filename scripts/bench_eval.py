@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Measure `gpt eval`.
 
-    python scripts/bench_eval.py adaptive TEXT...     --dynamic: adaptive loss by learning rate
     python scripts/bench_eval.py coverage             how often intervals contain the mean
     python scripts/bench_eval.py memory RUN           peak memory for 1, 10 and 100 MB of text
     python scripts/bench_eval.py page FILE            seconds in which Chromium opens a page
     python scripts/bench_eval.py speed RUN TEXT       CPU time, compared with that in training
-    python scripts/bench_eval.py memorisation TEXT    verdicts on a normal and an overfitted run
+    python scripts/bench_eval.py memorisation TEXT    copies by a normal and an overfitted run
 
 TEXT is a file. For `memory`, use a RUN of a small model: 100 MB take minutes.
 """
@@ -30,45 +29,14 @@ from selenium.webdriver.chrome.service import Service
 from gpt import api
 from gpt.evaluation.evaluation_report import evaluate_text
 from gpt.evaluation.intervals import BlockSums
-from gpt.evaluation.loss import Units, evaluate, scored_val
+from gpt.evaluation.loss import Units, evaluate
 from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import adaptive_loss
-from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 
-ADAPTIVE_RATES = (3e-4, 1e-3, 2e-3, 4e-3)
 LOAD_MILLISECONDS = (  # JavaScript
     "return performance.timing.loadEventEnd - performance.timing.navigationStart"
 )
 OVERFITTED_CHARACTERS = 20_000
 OVERFITTED_SETTINGS = {"train.steps": 400}
-TRAIN_STEPS = 40  # steps to train shakespeare_fast
-
-
-def adaptive(*texts: str) -> None:
-    """Print adaptive losses by learning rate on a held-out part of the train split of each text.
-
-    The train split of a text is written to a file of its own. Models are trained on the first nine
-    tenths of that file, and evaluated on its last tenth. The val split of the text is not used.
-    """
-    for text in texts:
-        whole = Path(text).read_text("utf-8")
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, Path(text).name)
-            file.write_text(whole[: int(0.9 * len(whole))], "utf-8")
-            ids = scored_val(load_corpus(open_source(str(file))))
-            run = api.train(
-                "shakespeare_fast",
-                text=str(file),
-                settings={"train.steps": TRAIN_STEPS},
-                run_dir=Path(folder, "run"),
-            ).run
-            model = api.load(run)
-            losses = {0.0: evaluate(model.module, ids, model.vocabulary)}
-            for rate in ADAPTIVE_RATES:
-                losses[rate] = adaptive_loss(model.module, ids, model.vocabulary, rate)
-            shown = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in losses.items())
-            print(f"{file.name}: {shown}", flush=True)
 
 
 def coverage() -> None:
@@ -146,7 +114,6 @@ def speed(run: str, text: str) -> None:
         "in training": lambda: evaluate(model.module, ids, vocabulary),
         "gpt eval": lambda: evaluate_text(model.module, scored),
         "gpt eval --html": lambda: evaluate_text(model.module, scored, surprise=True),
-        f"gpt eval --stride {T // 2}": lambda: evaluate_text(model.module, scored, stride=T // 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
@@ -162,7 +129,7 @@ def speed(run: str, text: str) -> None:
 
 
 def memorisation(text: str) -> None:
-    """Print what `gpt eval --memorisation` concludes about a normal and an overfitted run.
+    """Print the shares of `gpt eval --memorisation` for a normal and an overfitted run.
 
     The normal run is shakespeare_cpu. The overfitted run trains shakespeare_fast on
     the first OVERFITTED_CHARACTERS, for many passes.
@@ -181,15 +148,12 @@ def memorisation(text: str) -> None:
             )
             model = api.load(outcome.run, "last")
             report = api.evaluate(model, memorisation=True)
-            assert report.memorisation is not None
-            print(f"{config}, loss {report.loss:.3f}: {report.memorisation.verdict}", flush=True)
+            print(f"{config}, loss {report.loss:.3f}: {report.memorisation}", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "what", choices=["adaptive", "coverage", "memory", "page", "speed", "memorisation"]
-    )
+    parser.add_argument("what", choices=["coverage", "memory", "page", "speed", "memorisation"])
     parser.add_argument("arguments", nargs="*")
     args = parser.parse_args()
     globals()[args.what](*args.arguments)

@@ -348,7 +348,6 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
     ("attend --text Éa!", 2, "outside the model's vocabulary: É !; leave them"),
     ("attend --text a --device warp", 2, "device warp: expected auto"),
-    ("eval small --stride 14", 2, "--stride: expected 1 to model.T = 13, got 14"),
     ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
     ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),

@@ -25,9 +25,7 @@ def evaluate(
     model: "Model",
     text: Text | Sequence[Text] | None = None,
     *,
-    stride: int | None = None,
     by: str | Sequence[str] = (),
-    dynamic: bool = False,
     memorisation: bool = False,
     surprise: bool = False,
 ) -> "EvaluationReport":
@@ -37,20 +35,15 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. By default, the val split of the run.
-        stride: the number of ids from one window to the next, at most `model.T`. Each id is then
-            predicted from at least `model.T` - `stride` ids before it. By default, no windows
-            overlap.
         by: properties by which to break the loss down: position, script, word-length or character.
-        dynamic: whether to also compute `adaptive_loss`, the loss of a copy of the model that
-            learns from each part of the text after scoring it, as compressors do.
-        memorisation: whether to also search samples of the model for copies of the train split,
-            and to compare how well the model continues excerpts of the train split and of the text.
+        memorisation: whether to also search samples of the model, and the text, for copies of 32
+            ids from the train split.
         surprise: whether to also return the loss and five likeliest ids at the first 2**20 ids.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
-        simple predictors. On the val split and without `stride`, `loss` is the val loss of
-        training, in nats per id (character or byte).
+        simple predictors. On the val split, `loss` is the val loss of training, in nats
+        per id (character or byte).
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.
@@ -69,20 +62,9 @@ def evaluate(
         from gpt.evaluation.evaluation_report import evaluate_text
 
         module = model.module
+    by = [by] if isinstance(by, str) else by
     with default_modes():
-        report = evaluate_text(
-            module,
-            scored,
-            stride=stride,
-            by=[by] if isinstance(by, str) else by,
-            surprise=surprise,
-        )
-    if dynamic:
-        from gpt.evaluation.scores import adaptive_loss
-
-        with phase("scoring the text with a model that learns from it"), default_modes():
-            loss = adaptive_loss(module, scored.ids, scored.vocabulary)
-        report = replace(report, adaptive_loss=scored.units.per_character(loss))
+        report = evaluate_text(module, scored, by=by, surprise=surprise)
     if memorisation:
         return replace(report, memorisation=_memorisation(model, scored))
     return report
@@ -90,7 +72,6 @@ def evaluate(
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
     """Measure how much `model` repeats its train split, compared with `text`."""
-    from gpt.device import default_modes
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect
 
@@ -99,8 +80,8 @@ def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
         samples = collect(chunks, [""] * SAMPLES)
     ids = [text.vocabulary.encode(sample.text) for sample in samples]
     assert text.train is not None
-    with phase("searching the train split"), default_modes():
-        return measure_memorisation(model.module, text, text.train, ids)
+    with phase("searching the train split"):
+        return measure_memorisation(text, text.train, ids)
 
 
 def _val(model: "Model") -> "ScoredText":

@@ -23,23 +23,13 @@ from gpt.status import phase
 def evaluate(
     run: RunName = None,
     text: TextNames = None,
-    stride: int | None = option(
-        "N",
-        "Start a window every N characters, so that each character is predicted from at least "
-        "model.T - N before it. By default, windows do not overlap.",
-        min=1,
-    ),
     by: list[str] | None = option(
         "WHAT",
         "Also show losses by word-length, script, position or character; repeat for more.",
     ),
-    dynamic: bool = flag(
-        "--dynamic",
-        "Also show the loss of a copy of the model that learns from each part it has scored.",
-    ),
     memorisation: bool = flag(
         "--memorisation",
-        "Also show whether the model repeats its train split more than the text does.",
+        "Also show how much of the model's samples, and of the text, is in its train split.",
     ),
     html: Path | None = option(
         "FILE", "Write a page for a browser that shows how surprising each character was."
@@ -67,9 +57,7 @@ def evaluate(
     report = api.evaluate(
         model,
         text,
-        stride=stride,
         by=by or (),
-        dynamic=dynamic,
         memorisation=memorisation,
         surprise=html is not None,
     )

@@ -111,16 +111,6 @@ def reference_losses(
     return sorted(references, key=lambda each: -each.loss)
 
 
-def comparison(loss: float, references: list[ReferenceLoss]) -> str:
-    """Compare `loss`, in nats per character, with the last of `references` in a sentence."""
-    if not references:
-        return ""
-    best = references[-1]
-    difference = best.loss - loss
-    word = "better" if difference >= 0 else "worse"
-    return f"{abs(difference):.3f} nats per character {word} than {best.name}"
-
-
 def _ppmd(content: bytes) -> bytes:
     """Return `content` compressed by PPMd; raise ImportError without the extra `compressors`."""
     from pyppmd import Ppmd7Encoder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt.errors import UsageError, counted
-from gpt.evaluation.baselines import ReferenceLoss, comparison, reference_losses
+from gpt.evaluation.baselines import ReferenceLoss, reference_losses
 from gpt.evaluation.breakdown import LABELS, Breakdown, Group
 from gpt.evaluation.intervals import BlockSums, Interval
 from gpt.evaluation.memorisation import MemorisationReport
@@ -104,29 +104,26 @@ class Surprise:
 class EvaluationReport:
     """The result of an evaluation. Losses are means over all characters but the first.
 
-    The last three fields are None if they were not requested.
+    The last two fields are None if they were not requested.
     """
 
     text: str  # name of the text
-    rule: str  # how the text was divided into windows, and from which ids each id was predicted
+    rule: str  # how the text was divided into windows
     unit: str  # what an id stands for: `character` or `byte`
     ids: int  # size of the scored text in ids
     characters: int
     bytes: int
     outside: int  # number of characters outside the model's vocabulary
-    loss: float  # nats per id; on the val split and without a stride, this is `val_loss`
+    loss: float  # nats per id; on the val split, this is `val_loss`
     loss_per_character: float  # nats
     interval: Interval | None  # confidence interval of `loss_per_character`; None for a short text
     bits_per_character: float
     bits_per_byte: float  # bits per byte of UTF-8
-    perplexity: float  # exp(`loss_per_character`)
     accuracy: float  # fraction of ids to which the model gave the highest probability
     calibration_error: float  # expected calibration error of the most likely id
     calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
-    comparison: str  # a sentence that compares the model with the best of `references`
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    adaptive_loss: float | None = None  # nats per character, by the function `adaptive_loss`
     memorisation: MemorisationReport | None = None  # how much of train the model repeats
     surprise: Surprise | None = None  # the loss and the likely characters at each id
 
@@ -135,7 +132,6 @@ def evaluate_text(
     model: LanguageModel,
     text: ScoredText,
     *,
-    stride: int | None = None,
     by: Sequence[str] = (),
     surprise: bool = False,
 ) -> EvaluationReport:
@@ -144,16 +140,12 @@ def evaluate_text(
     Args:
         model: the model, which is set to evaluation mode.
         text: the text.
-        stride: see `score_text`.
         by: the properties by which to break the loss down, keys of LABELS.
         surprise: whether to report losses and likely ids at the first MAX_SURPRISES positions.
 
     Raises:
-        UsageError: `stride` or an element of `by` is wrong.
+        UsageError: an element of `by` is wrong.
     """
-    T = model.config.T
-    if stride is not None and not 1 <= stride <= T:
-        raise UsageError(f"--stride: expected 1 to model.T = {T}, got {stride}")
     for property_ in by:
         if property_ not in LABELS:
             raise UsageError(f"--by: expected {' | '.join(LABELS)}, got {property_}")
@@ -165,7 +157,7 @@ def evaluate_text(
     accumulators = [calibration, *breakdowns.values(), *surprises]
     k = ALTERNATIVES if surprise else 1
     with phase(f"scoring {counted(units.ids, vocabulary.unit)}"):
-        for scores in score_text(model, ids, vocabulary, stride=stride, k=k):
+        for scores in score_text(model, ids, vocabulary, k):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             for each in accumulators:
                 each.add(scores)
@@ -178,7 +170,7 @@ def evaluate_text(
             references = reference_losses(text.train, ids, vocabulary, scale)
     return EvaluationReport(
         text=text.name,
-        rule=_rule(T, stride, vocabulary.unit),
+        rule=f"windows of {model.config.T:,} {vocabulary.unit}s without overlap, as in training",
         unit=vocabulary.unit,
         ids=units.ids,
         characters=units.characters,
@@ -189,25 +181,10 @@ def evaluate_text(
         interval=blocks.interval(units.per_character(1.0)),
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
-        perplexity=math.exp(per_character),
         accuracy=calibration.accuracy,
         calibration_error=calibration.error,
         calibration=calibration.bins,
         references=references,
-        comparison=comparison(per_character, references),
         groups={name: each.groups() for name, each in breakdowns.items()},
         surprise=surprises[0] if surprise else None,
-    )
-
-
-def _rule(T: int, stride: int | None, unit: str) -> str:
-    """Describe how the text was divided into windows, and from which ids each id was predicted."""
-    if stride is None:
-        return (
-            f"windows of {T:,} {unit}s that do not overlap, as in training; each {unit} but the "
-            f"first is scored once, from those before it in its window"
-        )
-    return (
-        f"windows of {T:,} {unit}s, one every {stride:,}; each {unit} but the first is scored "
-        f"once, from at least {T - stride:,} {unit}s before it, or all if there are fewer"
     )

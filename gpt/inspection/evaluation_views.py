@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport, Surprise
-from gpt.evaluation.memorisation import MemorisationReport
 from gpt.inspection.html_page import render_page
 from gpt.inspection.tables import PlainTable, fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
@@ -38,7 +37,7 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 
 
 def report_tables(report: EvaluationReport) -> list[PlainTable]:
-    """Return the tables of `report`: calibration, memorisation, and the loss by each property.
+    """Return the tables of `report`: calibration, and the loss by each property.
 
     In the table of characters, the rows are sorted by their part of the loss, the largest first.
     """
@@ -54,8 +53,6 @@ def report_tables(report: EvaluationReport) -> list[PlainTable]:
             "l" + "r" * len(bins),
         )
     ]
-    if report.memorisation is not None:
-        tables += _memorisation_tables(report.memorisation, report.unit)
     for property_, groups in report.groups.items():
         by_loss = sorted(groups, key=lambda g: -g.characters * g.loss)
         rows = [
@@ -64,30 +61,6 @@ def report_tables(report: EvaluationReport) -> list[PlainTable]:
         ]
         tables.append(((property_, "characters", "nats", "accuracy"), rows, "lrrr"))
     return tables
-
-
-def _memorisation_tables(report: MemorisationReport, unit: str) -> list[PlainTable]:
-    """Return two tables: passages copied from the train split, and continuations of prefixes."""
-    copied = [
-        (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
-        for n, share in report.samples.shares.items()
-        if n in report.human.shares
-    ]
-    copied.append(("longest", f"{report.samples.longest:,}", f"{report.human.longest:,}"))
-    recalled = [
-        (
-            f"{report.prefix} then {report.continuation}",
-            f"{recall.loss:.3f}",
-            f"{100 * recall.exact:.1f} %",
-            f"{recall.probability:.2g}",
-            name,
-        )
-        for name, recall in (("train split", report.train), ("text", report.unseen))
-    ]
-    return [
-        (("in the train split", "samples", "text"), copied, "lrr"),
-        (("continued", "nats", "exact", "sampled", "prefixes of"), recalled, "lrrrl"),
-    ]
 
 
 def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
@@ -105,7 +78,6 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
             "bits",
             f"{report.bits_per_character:.3f} per character, {report.bits_per_byte:.3f} per byte",
         ),
-        ("perplexity", f"{report.perplexity:.3f}"),
         (
             "accuracy",
             f"{100 * report.accuracy:.1f} % of {unit}s are those predicted as most likely",
@@ -118,15 +90,14 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     ]
     if report.outside:
         lines.insert(1, ("outside", _outside(report)))
-    if report.adaptive_loss is not None:
-        adaptive = f"{report.adaptive_loss:.4f} nats per character, learning from the text"
-        lines.append(("adaptive", adaptive))
     if references:
-        given = f"{', '.join(references)}, each given the train split"
-        lines.append(("compared", f"{given}; the model is {report.comparison}"))
-    if report.memorisation is not None:
-        lines.append(("longest copy", report.memorisation.samples.longest_text))
-        lines.append(("memorised", report.memorisation.verdict))
+        lines.append(("compared", f"{', '.join(references)}, each given the train split"))
+    if copies := report.memorisation:
+        shares = (
+            f"{100 * copies.copied:.1f} % of the {copies.length}-{unit} substrings of the model's "
+            f"samples occur in its train split; of those of the text, {100 * copies.in_text:.1f} %"
+        )
+        lines.append(("copies", shares))
     return lines
 
 

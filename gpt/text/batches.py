@@ -1,7 +1,6 @@
 """Batches of windows of a text: ids as inputs, and the same ids shifted by one as targets."""
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -75,35 +74,6 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
     """
     drawn = uniforms(seed, "hidden", step).random(ids.shape)
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
-
-
-def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
-    """Yield batches of overlapping windows; only the ids after the overlap are targets.
-
-    Each id but the first is a target exactly once. It is predicted from at least `T - stride + 1`
-    ids, or from all ids before it if there are fewer. For example, with T = 4 and stride = 2, the
-    inputs 2 3 4 5 have the targets 5 6, and the next inputs, 4 5 6 7, have the targets 7 8.
-
-    Args:
-        ids: the text.
-        T: the largest number of ids in a window.
-        stride: the number of ids from the end of one window to the end of the next, at most `T`.
-        B: the largest number of windows in a batch.
-
-    Yields:
-        Inputs (B, W) with W <= `T`, and targets (B, n) with n <= `stride`: the ids that follow each
-        of the last n inputs.
-    """
-    last = len(ids) - 1
-
-    def shape(end: int) -> tuple[int, int]:
-        return min(end, T, last), min(stride, last - end + stride)
-
-    for (W, n), group in groupby(range(stride, last + stride, stride), shape):
-        while ends := [*islice(group, B)]:
-            starts = np.minimum(ends, last) - W
-            windows = to_torch(ids[starts[:, None] + np.arange(W + 1)])  # (B, W + 1)
-            yield windows[:, :-1], windows[:, -n:]
 
 
 def scored_windows(
