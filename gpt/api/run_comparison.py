@@ -3,14 +3,13 @@
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.evaluation import run_text
 from gpt.api.model import load
-from gpt.errors import DeviceError, GPTError, UsageError, counted
+from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
 from gpt.status import phase
 
@@ -129,6 +128,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         from gpt.evaluation.comparison import ComparedRun
         from gpt.evaluation.scored_text import val_text
         from gpt.evaluation.scores import block_losses
+        from gpt.model.shapes import parameter_count
         from gpt.runs.curves import read_curve
 
         model = load(folder)
@@ -142,8 +142,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         text_sha256=model.checkpoint.text_sha256,
         curve=read_curve(folder, characters_per_step),
         loss=math.nan,
-        bits_per_byte=model.checkpoint.bits_per_byte,
-        **_sizes(model),
+        parameters=parameter_count(config.model, len(vocabulary)),
     )
     try:
         text = val_text(run_text(model))
@@ -155,12 +154,10 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         return replace(run, loss=loss), frozenset({whole})
     with phase(f"scoring {run.name}"), default_modes():
         blocks, loss = block_losses(model.module, text)
-    per_id = loss * text.units.characters / text.units.ids
     scored = replace(
         run,
         curve=run.curve.scaled(text.units.ids / text.units.characters),
         loss=loss,
-        bits_per_byte=text.units.bits_per_byte(per_id),
         block=blocks.length,
         blocks=blocks.whole_means(),
     )
@@ -183,20 +180,6 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
         config = specified.get(folder.resolve().name, config)
         config = config if config.train.minutes is not None else model.config
     return values(config)
-
-
-def _sizes(model: "Model") -> dict[str, Any]:
-    """Return the number of parameters and, if the device exists, the training memory in bytes."""
-    from gpt.device import computing_with, select_device
-    from gpt.model.shapes import parameter_count
-    from gpt.training.memory_estimate import LIBRARY_BYTES, training_bytes
-
-    config, V = model.config, len(model.vocabulary)
-    sizes: dict[str, Any] = {"parameters": parameter_count(config.model, V)}
-    with suppress(DeviceError), computing_with(config.threads):
-        parts = training_bytes(config, V, select_device(config.device))
-        sizes["memory_bytes"] = sum(parts.values()) + LIBRARY_BYTES
-    return sizes
 
 
 def _check_same_text(texts: dict[str, frozenset[str]]) -> None:

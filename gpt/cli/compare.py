@@ -10,13 +10,11 @@ from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
     OverwriteFlag,
-    flag,
     option,
     show,
     show_json,
     terminal_width,
 )
-from gpt.errors import UsageError
 from gpt.status import phase
 
 ComparedNames = Annotated[
@@ -38,8 +36,6 @@ def compare(
         "FILE", "Also draw the losses by steps, characters and seconds, as a .png file."
     ),
     overwrite: OverwriteFlag = False,
-    markdown: bool = flag("--markdown", "Print tables in Markdown."),
-    as_csv: bool = flag("--csv", "Print one table in CSV."),
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -48,11 +44,6 @@ def compare(
     The difference of two rows is shown with two confidence intervals: one for other texts of the
     same kind, and one for other seeds.
     """
-    formats = {"--markdown": markdown, "--csv": as_csv, "--json": as_json}
-    given = [name for name, is_given in formats.items() if is_given]
-    if len(given) > 1:
-        raise UsageError(f"expected one format, got {' and '.join(given)}; leave out one")
-
     if out is not None:
         from gpt.inspection.output import check_out, write_out
 
@@ -70,15 +61,6 @@ def compare(
     if as_json:
         show_json(asdict(comparison))
         return
-    from gpt.inspection.comparison_table import (
-        comparison_csv,
-        comparison_markdown,
-        comparison_text,
-    )
+    from gpt.inspection.comparison_table import comparison_text
 
-    if as_csv:
-        show(comparison_csv(comparison))
-    elif markdown:
-        show(comparison_markdown(comparison) + "\n")
-    else:
-        show(comparison_text(comparison, terminal_width()) + "\n")
+    show(comparison_text(comparison, terminal_width()) + "\n")

@@ -11,22 +11,19 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any
 
-from gpt.errors import counted
 from gpt.evaluation.intervals import (
     SeedMean,
     StudentInterval,
     paired_interval,
     seed_mean,
-    seeds_needed,
     welch_interval,
 )
 from gpt.runs.curves import Curve
 
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
-MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as negligible
 
 
 @dataclass(frozen=True)
@@ -42,9 +39,7 @@ class ComparedRun:
     text_sha256: str | None  # hash of the run's text
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
-    bits_per_byte: float | None = None  # `loss` in bits per byte of UTF-8
     parameters: int | None = None
-    memory_bytes: float | None = None  # estimate of `gpt train --dry-run` on this machine
     block: int = 0  # characters of each block of the val split
     blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each whole block
 
@@ -57,32 +52,21 @@ class Row:
     runs: list[ComparedRun]
     settings: dict[str, Any]  # those that differ between rows, by dotted key
     loss: SeedMean  # val loss of the best checkpoints
-    bits_per_byte: SeedMean | None  # the same in bits per byte of UTF-8
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps until the last evaluation
     seconds: float | None  # mean seconds of training until that evaluation
     seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
     parameters: int | None
-    memory_bytes: float | None  # estimated memory of training
 
 
 @dataclass(frozen=True)
 class RowDifference:
-    """The mean loss of a row minus that of the first row, in nats per character.
-
-    `seeds_needed` estimates how many seeds each row must have so that the interval `seeds` excludes
-    zero with probability 0.8. It is None if that interval already excludes zero, if the variance
-    over seeds is unknown, if the mean losses are equal, or if all settings are equal.
-    """
+    """The mean loss of a row minus that of the first row, in nats per character."""
 
     row: int  # number of the row
     difference: float  # negative if the row is better
     text: StudentInterval | None  # for other text; None if the losses of blocks are unknown
     seeds: StudentInterval | None  # for other seeds; None if a row has only one seed
-    rests_on: Literal["seeds", "text", "nothing"]  # the interval that `conclusion` is based on
-    is_different: bool  # True if `seeds`, and `text` if it is known, exclude zero
-    seeds_needed: int | None
-    conclusion: str  # the result in words
 
 
 @dataclass(frozen=True)
@@ -146,13 +130,11 @@ def _row(
         runs=runs,
         settings={key: first.settings[key] for key in differing if key in first.settings},
         loss=loss,
-        bits_per_byte=seed_mean([run.bits_per_byte for run in runs]),
         final_loss=seed_mean([curve.final_loss for curve in curves]),
         steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),
         seconds=_mean([curve.seconds[-1] for curve in curves if curve.seconds]),
         seconds_to={each: _mean([curve.seconds_to(each) for curve in curves]) for each in losses},
         parameters=first.parameters,
-        memory_bytes=first.memory_bytes,
     )
 
 
@@ -163,62 +145,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _difference(first: Row, row: Row) -> RowDifference:
     """Compare `row` with the `first` row."""
-    is_repeat = bool(row.runs[0].settings) and _identity(first.runs[0]) == _identity(row.runs[0])
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
-    difference = row.loss.mean - first.loss.mean
-    text = seeds = needed = None
+    text = seeds = None
     if all(len(each) > 1 for each in (*blocks[0], *blocks[1])):
         means = [[fmean(each) for each in zip(*row_blocks, strict=True)] for row_blocks in blocks]
         text = paired_interval(*means)
     if all(len(each) > 1 for each in losses):
         seeds = welch_interval(*losses)
-    is_shown = seeds is not None and seeds.excludes_zero
-    variances = [variance(each) for each in losses if len(each) > 1]
-    if variances and difference and not (is_repeat or is_shown):
-        trained = min(len(each) for each in losses)  # these seeds have not shown the difference
-        needed = max(trained + 1, seeds_needed(difference, 2 * fmean(variances)))
-    conclusion = "no setting and no seed differs from row 1: these runs are copies or repetitions"
-    if not is_repeat:
-        conclusion = _conclusion(difference, text, seeds, needed)
-    return RowDifference(
-        row=row.number,
-        difference=difference,
-        text=text,
-        seeds=seeds,
-        rests_on="seeds" if seeds else "text" if text else "nothing",
-        is_different=is_shown and (text is None or text.excludes_zero),
-        seeds_needed=needed,
-        conclusion=conclusion,
-    )
-
-
-def _conclusion(
-    difference: float,
-    text: StudentInterval | None,
-    seeds: StudentInterval | None,
-    needed: int | None,
-) -> str:
-    """Describe whether a row is better or worse than row 1, and what remains uncertain."""
-    word = "better" if difference < 0 else "worse"
-    if seeds is not None and seeds.excludes_zero:
-        if text is not None and text.excludes_zero:
-            return f"{word} than row 1, also on other text of this kind (see 95 % by seeds)"
-        here = "" if text is None else " on this text"
-        return f"{word} than row 1{here} (see 95 % by seeds); other text may reverse this"
-    if seeds is not None and difference == 0:
-        return "the mean loss equals that of row 1; other seeds may differ (see 95 % by seeds)"
-    if needed is None:
-        advice = "train two or more seeds of each row"
-    elif needed > MAX_SEEDS_NEEDED:
-        advice = f"a difference this small needs more than {MAX_SEEDS_NEEDED:,} seeds of each row"
-    else:
-        advice = f"about {counted(needed, 'seed')} of each row would settle it"
-    if seeds is not None:
-        return f"open: other seeds may reverse the difference (see 95 % by seeds); {advice}"
-    models = "the uncertainty is unknown"
-    if text is not None:
-        models = "on other text, either model may be better (see 95 % by text)"
-        if text.excludes_zero:
-            models = f"this model is {word} than that of row 1 (see 95 % by text)"
-    return f"{models}; the effect of the settings is open: {advice}"
+    return RowDifference(row.number, row.loss.mean - first.loss.mean, text, seeds)

@@ -20,7 +20,6 @@ from gpt.seeds import uniforms
 CONFIDENCE = 0.95  # probability that an interval contains the true value
 RESAMPLES = 2000  # number of bootstrap samples
 MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the draws
-POWER = 0.8  # probability to show a difference with the seeds that `seeds_needed` returns
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,6 @@ class StudentInterval:
     high: float
     confidence: float
     freedom: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the interval does not contain zero."""
-        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -145,15 +139,3 @@ def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
     known = [value for value in values if value is not None]
     n = len(known)
     return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
-
-
-def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many seeds each of two configs needs to show a `difference` of mean losses.
-
-    With this number, a t test shows the difference with probability POWER. The formula is the
-    normal approximation with Guenther's correction (1981, "Sample size formulas for normal theory t
-    tests"). `variances` is the sum of both configs' variances of the loss over seeds.
-    """
-    normal = NormalDist()
-    z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)
-    return max(2, math.ceil(variances * (z + z_power) ** 2 / difference**2 + z**2 / 4))
