@@ -24,6 +24,7 @@ from faults.work import Work
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS
+from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
@@ -170,7 +171,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     judged = r"(\S+) bits per character \(\S+ per byte\); a trigram model needs (\S+), xz (\S+)"
     bits, trigram, xz = map(float, re.fullmatch(judged, lines[1]).groups())  # type: ignore[union-attr]
     assert bits == pytest.approx(best / math.log(2), abs=0.006)
-    baselines = astuple(api.describe(Path("pangram.txt")).baselines)
+    baselines = astuple(measure_baselines(load_corpus(open_source("pangram.txt"))))
     assert (trigram, xz) == pytest.approx(baselines, abs=0.006)
     assert lines[2].startswith("watch:   ")
     assert lines[2].endswith("tensorboard --logdir runs --samples_per_plugin text=1")

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpt
-from gpt import api
 from gpt.api import Model
 from gpt.cli.repl import Repl
 from gpt.config.schema import SampleConfig
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
+from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate
 from gpt.lessons import LESSONS, small_models
 from gpt.lessons.build import build_page
@@ -33,6 +33,8 @@ from gpt.sampling.engine import engine_of
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, collect
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
 from tests.test_text import any_text
@@ -125,7 +127,7 @@ def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
     bits = per_character * (len(val) - 1) / math.log(2)
     assert outcome.bits_per_byte == pytest.approx(bits / len(val[1:].encode()), rel=1e-6)
     assert read_summary(folder / f"{kind}-3").bits_per_byte == outcome.bits_per_byte
-    found = astuple(api.describe(folder / "text.txt").baselines)
+    found = astuple(measure_baselines(load_corpus(open_source(str(folder / "text.txt")))))
     if kind == "characters":
         assert (outcome.trigram_bits_per_character, outcome.xz_bits_per_character) == found
     records = [record for record in metrics_of(folder / f"{kind}-3") if "val_loss" in record]

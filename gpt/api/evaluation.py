@@ -140,8 +140,8 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
         settings: changes of the settings in the section `data`; see `train`.
 
     Returns:
-        A TextReport: sizes, characters, probable decoding errors, lines of val that are also in
-        train, and the losses that simple models reach on the text.
+        A TextReport: sizes, rare characters, probable decoding errors, and lines of val that are
+        also in train.
 
     Raises:
         ConfigError: a setting is wrong.

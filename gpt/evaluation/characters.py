@@ -108,18 +108,6 @@ class CountedText:
         """Size of the text in UTF-8, in bytes."""
         return int(self.counts @ [len(c.encode()) for c in self.characters])
 
-    @property
-    def frequencies(self) -> dict[str, int]:
-        """Count of each character, the most frequent first."""
-        order = np.argsort(-self.counts, stable=True).tolist()
-        return {self.characters[i]: int(self.counts[i]) for i in order}
-
-    @property
-    def entropy(self) -> float:
-        """Entropy of the character frequencies, in bits per character."""
-        p = self.counts[self.counts > 0] / self.counts.sum()
-        return abs(float(p @ np.log2(p)))
-
     def text(self, start: int, end: int) -> str:
         """Return the characters from `start` to `end` - 1, without positions outside the text."""
         part = self.ids[max(start, 0) : max(end, 0)]

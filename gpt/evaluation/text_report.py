@@ -7,7 +7,6 @@ from typing import Literal
 
 from gpt.config.schema import DataConfig
 from gpt.errors import counted, listed
-from gpt.evaluation.baselines import Baselines, measure_baselines
 from gpt.evaluation.characters import (
     DETECTORS,
     CountedText,
@@ -60,13 +59,10 @@ class TextReport:
 
     text: str
     size: TextSize
-    entropy: float  # bits per character
-    frequencies: dict[str, int]  # count of each character
     rare: int  # number of rare characters
     rarest: list[Finding]
-    only_in_val: dict[str, int]  # count of each character of val that train does not have
+    only_in_val: str  # the characters of val that train does not have
     suspicious: list[Suspicion]
-    baselines: Baselines
     duplicates: Duplicates
     warnings: list[str]  # problems, and what to do about them before training
 
@@ -89,8 +85,6 @@ def describe_text(
         rare, rarest = rare_characters(count)
     with phase(f"{name}: looking for damaged characters"):
         suspicious = find_suspicious(count)
-    with phase(f"{name}: counting n-grams and compressing"):
-        baselines = measure_baselines(corpus)
     with phase(f"{name}: looking for lines of val that also occur in train"):
         duplicates = find_duplicates(text)
     size = TextSize(
@@ -107,20 +101,20 @@ def describe_text(
         val=len(corpus.val),
         val_characters=corpus.val_characters,
     )
-    frequencies = count.frequencies
-    only_in_val = {c: n for c, n in val.frequencies.items() if n == frequencies[c]}
+    is_unseen = (val.counts > 0) & (val.counts == count.counts)
+    only_in_val = "".join(
+        c for c, unseen in zip(count.characters, is_unseen, strict=True) if unseen
+    )
+    unseen_share = float(val.counts[is_unseen].sum()) / max(size.val_characters, 1)
     return TextReport(
         text=name,
         size=size,
-        entropy=count.entropy,
-        frequencies=frequencies,
         rare=rare,
         rarest=rarest,
         only_in_val=only_in_val,
         suspicious=suspicious,
-        baselines=baselines,
         duplicates=duplicates,
-        warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
+        warnings=[*_warnings(data, size, unseen_share, suspicious, duplicates)],
     )
 
 
@@ -141,7 +135,7 @@ def find_duplicates(text: Corpus) -> Duplicates:
 def _warnings(
     data: DataConfig,
     size: TextSize,
-    only_in_val: dict[str, int],
+    unseen_share: float,
     suspicious: list[Suspicion],
     duplicates: Duplicates,
 ) -> Iterator[str]:
@@ -155,14 +149,12 @@ def _warnings(
             f"will look better than on new text; remove the duplicates, or set another text as "
             f"data.val_source"
         )
-    unseen = sum(only_in_val.values()) / size.val_characters
     is_predictable = data.vocabulary == "bytes" or data.max_vocabulary is not None
-    if unseen >= UNSEEN_SHARE_TO_WARN and not is_predictable:
+    if unseen_share >= UNSEEN_SHARE_TO_WARN and not is_predictable:
         yield (
-            f"{100 * unseen:.1f} % of the val text are characters that do not occur in train and "
-            f"cannot be predicted ({len(only_in_val):,} distinct); use a longer text, "
-            f"data.split=documents, or data.max_vocabulary, which gives rare characters one "
-            f"common id"
+            f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
+            f"and cannot be predicted; use a longer text, data.split=documents, or "
+            f"data.max_vocabulary, which gives rare characters one common id"
         )
     for each in suspicious:
         yield f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"

@@ -1,11 +1,10 @@
 """Show the description of a text as tables for the terminal, or as an HTML page."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed
-from gpt.evaluation.characters import RARE_COUNT, name_of
+from gpt.evaluation.characters import RARE_COUNT
 from gpt.evaluation.text_report import MIN_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
 from gpt.inspection.tables import fields_grid, make_table, render
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
-MAX_FREQUENT = 6  # number of the most frequent characters that are shown with their share
 MAX_ONLY_IN_VAL = 20  # largest number of characters to list that are in val, but not in train
-MAX_BARS = 72  # largest number of characters in the page's bar chart
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
@@ -43,10 +40,6 @@ def text_page(report: TextReport) -> bytes:
         fields=report_fields(report),
         tables=finding_tables(report),
         heading=FINDINGS_HEADING,
-        frequent=[*report.frequencies.items()][:MAX_BARS],
-        max_bars=MAX_BARS,
-        name_of=name_of,
-        percent=_percent,
     )
 
 
@@ -56,28 +49,18 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
     files = f", from {counted(size.files, 'file')}" if size.files else ""
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
     unknown = f", one of which {size.unknown:,} characters share" if size.unknown else ""
-    trigram = report.baselines.trigram_bits_per_character
-    frequent = [*report.frequencies.items()][:MAX_FREQUENT]
-    shares = [f"{symbol(c)} {_percent(n / size.characters)}" for c, n in frequent]
     longest = f": {duplicates.longest}" if duplicates.longest else ""
     fields = [
         ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
         ("bytes", f"{size.bytes:,} in UTF-8{files}{describe_skipped(size.skipped)}"),
         ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}{unknown}"),
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
-        ("frequent", "  ".join(shares)),
-        ("entropy", f"{report.entropy:.3f} bits per character, from the frequencies alone"),
-        ("xz", f"{report.baselines.xz_bits_per_character:.3f} bits per character"),
         (
             "duplicates",
-            f"{_percent(duplicates.share)} of {duplicates.scanned:,} characters of val are in "
+            f"{100 * duplicates.share:.1f} % of {duplicates.scanned:,} characters of val are in "
             f"lines of {MIN_LINE_CHARACTERS} characters or more that are also in train{longest}",
         ),
     ]
-    if trigram is not None:
-        nats = trigram * math.log(2)
-        loss = f"{trigram:.3f} bits ({nats:.4f} nats) per character of val, counted on train"
-        fields.insert(-1, ("trigram", loss))
     if report.only_in_val:
         names = [symbol(c) for c in report.only_in_val]
         fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
@@ -101,8 +84,3 @@ def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tupl
         if rows:
             tables.append((caption, total, rows))
     return tables
-
-
-def _percent(share: float) -> str:
-    """Return the fraction `share` as a percentage, such as `0.05 %` or `12.3 %`."""
-    return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
