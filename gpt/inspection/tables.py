@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
 LABEL_WIDTH = 12  # width of the labels of `fields_grid` in terminal columns
-MAX_CELL_WIDTH = 30  # largest width of a cell, except in the last column, in terminal columns
 PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the first arguments of make_table
 
 
@@ -53,37 +52,22 @@ def render_table(
     return render([(0, table), *note], width)
 
 
-def make_table(
-    heading: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None
-) -> "Table":
-    """Return a table for `render`.
+def make_table(heading: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> "Table":
+    """Return a table for `render`. In a narrow terminal, left-aligned cells are wrapped.
 
     Args:
         heading: the titles of the columns. If all are empty, the heading is hidden.
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
-        width: the width of the terminal in columns. If it is set, long cells are cut. A table
-            whose last column is left-aligned then fills the width.
     """
     from rich.table import Table
 
-    fills = width is not None and align.endswith("l")
-    table = Table(
-        box=None,
-        padding=(0, GAP, 0, 0),
-        pad_edge=False,
-        show_header=any(heading),
-        width=width if fills else None,
-    )
-    for i, (title, side) in enumerate(zip(heading, align, strict=True)):
-        is_last = i == len(heading) - 1
-        table.add_column(
-            title,
-            justify="right" if side == "r" else "left",
-            no_wrap=True,
-            max_width=None if is_last or width is None else min(MAX_CELL_WIDTH, 3 * width // 8),
-            ratio=1 if is_last and fills else None,
-        )
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=any(heading))
+    for title, side in zip(heading, align, strict=True):
+        if side == "r":
+            table.add_column(title, justify="right", no_wrap=True)
+        else:
+            table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*map(in_one_line, row))
     return table

@@ -25,7 +25,7 @@ def text_table(report: TextReport, width: int = 80) -> str:
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
     parts.append((2, fields_grid(report_fields(report))))
     for caption, total, rows in finding_tables(report):
-        table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl", width=width - 4)
+        table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl")
         parts += [(2, f"\n{in_one_line(caption)}"), (4, table)]
         if total > MAX_ROWS:
             parts.append((4, f"and {total - MAX_ROWS:,} more"))
