@@ -113,6 +113,7 @@ def test_a_run_with_counts_can_be_trained_from(
         ("model.counts", "leave it out"),
         ("model.window_counts", "leave it out"),
         ("model.attention_window", "set model.T instead"),
+        ("model.exportable", "leave it out"),
     ],
 )
 def test_removed_settings_are_refused_with_what_to_do(

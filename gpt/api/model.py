@@ -296,13 +296,12 @@ class Model:
         """Write the model in a format that can be used without this package.
 
         Args:
-            to: the format: `html`, `huggingface` or `gguf`.
+            to: the format: `html` or `huggingface`.
             out: the file to write; for `huggingface`, the folder.
             overwrite: whether to replace what exists at `out`.
 
         Raises:
-            UsageError: there is no such format, `out` cannot be written or exists already, or the
-                format cannot represent the model.
+            UsageError: there is no such format, or `out` cannot be written or exists already.
         """
         from gpt.export.export_formats import check_export
 
@@ -315,14 +314,10 @@ class Model:
 
             val = scored_val(corpus) if (corpus := self.corpus()) else None
             write_out(out, html_page(self.run.resolve().name, self.checkpoint, val))
-        elif to == "huggingface":
+        else:
             from gpt.export.huggingface import export_huggingface
 
             export_huggingface(self.run, self.checkpoint, out)
-        else:
-            from gpt.export.gguf_file import export_gguf
-
-            export_gguf(self.run.resolve().name, self.checkpoint, out)
 
     def corpus(self) -> "Corpus | None":
         """Read the text of the run, and return its ids, split into train and val.

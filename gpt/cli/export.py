@@ -11,7 +11,7 @@ from gpt.status import phase
 
 def export(
     run: RunName = None,
-    to: str = option("html|huggingface|gguf", "The format to write.", default=...),
+    to: str = option("html|huggingface", "The format to write.", default=...),
     out: Path = option("PATH", "The file to write, or the folder for huggingface.", default=...),
     distill: bool = flag(
         "--distill", "First train a single model on the predictions of the ensemble RUN."
@@ -20,7 +20,7 @@ def export(
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
-    """Export a model as one web page, or for transformers or llama.cpp."""
+    """Export a model as one web page, or for the transformers library."""
     from gpt import api
     from gpt.export.export_formats import check_export
 
@@ -28,10 +28,6 @@ def export(
     with phase("loading the run"):
         model = api.load(run, checkpoint)
     if distill:
-        if to == "gguf":  # before the training, rather than after it
-            from gpt.export.gguf_file import check_model
-
-            check_model(model.config.model.model_copy(update={"ensemble": 1}), model.vocabulary)
         with StopSignals() as signals:
             model = api.distill(model, should_stop=signals.should_stop)
     model.export(to, out, overwrite=overwrite)

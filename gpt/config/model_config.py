@@ -1,6 +1,5 @@
 """Settings of the model, such as its context length T and its width C."""
 
-import json
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -34,22 +33,13 @@ class ModelConfig(ConfigSection):
     ensemble: Annotated[int, Field(gt=0, le=64)] = fixed(
         1, "models that differ only in their seed; their predicted probabilities are averaged"
     )
-    exportable: bool = fixed(
-        False,
-        "use only what llama.cpp can run, for gpt export --to gguf: no n-gram embeddings, "
-        "qk_norm, key_offset or ensemble",
-    )
 
     positions: Literal["learned", "rotary"] = fixed(
         "rotary",
         "learned position embeddings, or RoPE applied to queries and keys",
         group="model: attention, embeddings, MLP",
     )
-    qk_norm: bool = fixed(
-        lambda given: not given["exportable"],
-        "normalise queries and keys, which bounds the attention scores; null = true, or false if "
-        "exportable",
-    )
+    qk_norm: bool = fixed(True, "normalise queries and keys, which bounds the attention scores")
     attention_scale: Annotated[float, Field(gt=0, le=1000)] = fixed(
         1.0, "attention scores are attention_scale * q k / sqrt(head_size)"
     )
@@ -60,9 +50,9 @@ class ModelConfig(ConfigSection):
     )
     qkv_bias: bool = fixed(False, "add a bias to queries, keys and values")
     ngram: Layers = fixed(
-        lambda given: 1 if given["exportable"] else 4,
+        4,
         "embeddings that are summed at each position: those of its character and of the "
-        "ngram - 1 characters before it; null = 4, or 1 if exportable",
+        "ngram - 1 characters before it",
     )
     activation: Literal["gelu", "relu2"] = fixed(
         "relu2", "activation of the MLP: GELU, or the square of ReLU"
@@ -77,36 +67,8 @@ class ModelConfig(ConfigSection):
         0.0, "token dropout: the probability that an input character's embedding is set to zero"
     )
 
-    def obstacles(self) -> list[str]:
-        """List the settings that llama.cpp does not support, each with a supported value."""
-        needed = {
-            "ngram": 1,
-            "qk_norm": False,
-            "key_offset": False,
-            "ensemble": 1,
-            "head_size": self.C // self.n_head,
-            "value_size": self.head_size,
-        }
-        obstacles = [
-            f"model.{key} {json.dumps(getattr(self, key))} (expected {json.dumps(value)})"
-            for key, value in needed.items()
-            if getattr(self, key) != value
-        ]
-        if self.C % self.n_head:
-            obstacles.append(
-                f"model.C {self.C} (expected a multiple of model.n_head {self.n_head})"
-            )
-        if (self.positions, self.activation) == ("learned", "relu2"):
-            obstacles.append("model.positions learned with model.activation relu2 (expected gelu)")
-        return obstacles
-
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if self.exportable and (obstacles := self.obstacles()):
-            raise ValueError(
-                f"model.exportable: llama.cpp has no architecture for {', '.join(obstacles)}; "
-                f"change these settings, or leave out model.exportable"
-            )
         if "head_size" not in self.model_fields_set and self.C % self.n_head:
             raise ValueError(
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "

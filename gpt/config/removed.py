@@ -6,27 +6,34 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "model.counts": "a model is a network without n-gram counts, so leave it out",
     "model.window_counts": "a model is a network without n-gram counts, so leave it out",
     "model.attention_window": "attention sees all of model.T, so set model.T instead",
+    "model.exportable": "gpt export --to huggingface writes any model, so leave it out",
 }
 
 
 def had_counts(tree: Any) -> bool:
     """Return whether the stored config `tree` is of a run that was trained with n-gram counts."""
-    return (
-        isinstance(tree, dict)
-        and isinstance(tree.get("model"), dict)
-        and bool(tree["model"].get("counts"))
-    )
+    return bool(_section(tree, "model").get("counts"))
 
 
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `model.T` becomes the attention window. Only counts of n-grams could reach further back.
+    A run computes the same without them, because all settings are stored. Only n-gram counts are
+    lost. `model.T` becomes the attention window; only counts could reach further back.
     """
-    if not (isinstance(tree, dict) and isinstance(tree.get("model"), dict)):
+    if not isinstance(tree, dict):
         return tree  # validation reports it
-    old = tree["model"]
-    model = {key: value for key, value in old.items() if f"model.{key}" not in REMOVED_SETTINGS}
-    if old.get("attention_window") is not None:
-        model["T"] = old["attention_window"]
-    return tree | {"model": model}
+    kept = dict(tree)
+    for key in REMOVED_SETTINGS:
+        section, _, name = key.partition(".")
+        if name in (values := _section(kept, section)):
+            kept[section] = {each: value for each, value in values.items() if each != name}
+    if (window := _section(tree, "model").get("attention_window")) is not None:
+        kept["model"]["T"] = window
+    return kept
+
+
+def _section(tree: Any, name: str) -> dict[str, Any]:
+    """Return a section of a config, or an empty one if there is none."""
+    section = tree.get(name) if isinstance(tree, dict) else None
+    return section if isinstance(section, dict) else {}

@@ -62,11 +62,6 @@ class Config(ConfigSection):
                 f"train.first_window: expected a divisor of model.T ({T}), so that every step has "
                 f"the same number of characters, got {first}"
             )
-        if self.model.exportable and data.max_vocabulary is not None:
-            raise ValueError(
-                "data.max_vocabulary: expected null with model.exportable, because in llama.cpp, "
-                "characters cannot share an id; leave out one of the two"
-            )
         own_vocabulary = data.vocabulary in ("characters", "bytes") and data.max_vocabulary is None
         if self.train.init_from is not None and not own_vocabulary:
             raise ValueError(

@@ -5,7 +5,7 @@ from pathlib import Path
 from gpt.errors import UsageError
 from gpt.inspection.output import check_absent, check_out
 
-ENDINGS = {"html": ".html", "huggingface": "", "gguf": ".gguf"}  # file suffix; "" for a folder
+ENDINGS = {"html": ".html", "huggingface": ""}  # file suffix; "" for a folder
 
 
 def check_export(to: str, out: Path, *, overwrite: bool = False) -> None:
