@@ -34,19 +34,12 @@ tokenizers = pytest.importorskip("tokenizers")
 
 VOCABULARY = Vocabulary.of("\n abcdef😀é\ufffd")
 CAPPED = Vocabulary(VOCABULARY.characters, unknown=5)
-T, V = 11, len(VOCABULARY)
-SQUARE = {"C": 42, "n_head": 3, "head_size": 14, "value_size": 14, "ngram": 1, "T": T}
-LEARNED = {"positions": "learned", "qk_norm": False}
-MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("GPT2LMHeadModel", SQUARE | LEARNED | {"activation": "gelu", "qkv_bias": True}),
-    ("GPT2LMHeadModel", SQUARE | LEARNED | {"attention_scale": 1.7}),
-    ("PersimmonForCausalLM", SQUARE | {"attention_scale": 1.7, "qkv_bias": True}),
-    ("PersimmonForCausalLM", SQUARE | {"activation": "gelu"}),
-    ("Jais2ForCausalLM", SQUARE | {"qk_norm": False, "attention_scale": 1.7, "qkv_bias": True}),
-    ("Jais2ForCausalLM", SQUARE | {"qk_norm": False, "activation": "gelu"}),
-    ("CharacterGPTForCausalLM", {"ngram": 4, "key_offset": True, "attention_scale": 1.7, "T": T}),
-    ("CharacterGPTForCausalLM", SQUARE | LEARNED | {"qk_norm": True, "activation": "gelu"}),
-    ("CharacterGPTForCausalLM", {"ensemble": 3, "ngram": 2, "qkv_bias": True, "T": T}),
+T, V = 13, len(VOCABULARY)
+MODELS: list[dict[str, Any]] = [
+    {"ngram": 4, "key_offset": True, "attention_scale": 1.7},
+    {"ngram": 1, "qk_norm": False, "attention_scale": 1.7, "qkv_bias": True},
+    {"ngram": 1, "positions": "learned", "activation": "gelu"},
+    {"ensemble": 3, "ngram": 2, "qkv_bias": True},
 ]
 
 
@@ -81,17 +74,16 @@ def tokenizer_in(folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 
 
-@pytest.mark.parametrize(("name", "settings"), MODELS, ids=lambda value: str(value)[:60])
-def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", MODELS, ids=str)
+def test_an_export_computes_the_same_logits_and_texts(settings: dict[str, Any]) -> None:
+    """The texts are longer than the context."""
     checkpoint = checkpoint_of(small(**{f"model__{key}": x for key, x in settings.items()}))
     theirs, ours = model_in(exported(checkpoint)), load_model(checkpoint, torch.device("cpu"))
-    assert type(theirs).__name__ == name
     ids = torch.randint(V, (5, T), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=1e-4, atol=1e-4)
 
-    prompt = "abé"
-    length = T - len(prompt) if name != "CharacterGPTForCausalLM" else 3 * T
+    prompt, length = "abé", 3 * T
     greedy = SampleConfig(temperature=0)
     expected = prompt + generate_text(ours, VOCABULARY, prompt, length=length, seed=1, rules=greedy)
     start = tokenizer_in(Path("out"))(prompt, return_tensors="pt").input_ids
@@ -100,11 +92,9 @@ def test_an_export_computes_the_same_logits_and_texts(name: str, settings: dict[
         assert VOCABULARY.decode(made[0].tolist()) == expected
 
 
-@pytest.mark.parametrize(("name", "settings"), [MODELS[0], MODELS[-1]], ids=["theirs", "ours"])
-def test_the_loss_has_the_options_of_transformers(name: str, settings: dict[str, Any]) -> None:
+def test_the_loss_has_the_options_of_transformers() -> None:
     """Bug: our class ignored the divisor that Trainer sets when it accumulates gradients."""
-    model = model_in(exported(checkpoint_of(small(model=settings))))
-    assert type(model).__name__ == name
+    model = model_in(exported(checkpoint_of(small())))
     ids = torch.randint(V, (5, 7), generator=torch.Generator().manual_seed(3))
     sums = [loss_sum(model(ids).logits[:, start:-1], ids[:, start + 1 :]) for start in (0, 4)]
     divided = model(ids, labels=ids, num_items_in_batch=101).loss

@@ -1,6 +1,7 @@
 """Batches in, logits out: the fast path against slow, obvious ones."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -9,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.config.schema import Config, ModelConfig
-from gpt.export.huggingface_classes import convert_network
+from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention, causal_scores
 from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
@@ -21,9 +21,7 @@ from gpt.model.transformer import (
     cross_entropy,
     expand_relu2,
 )
-from gpt.runs.format import CheckpointData
-from gpt.runs.weights import weights_of
-from gpt.text.vocabulary import MASKED, Vocabulary
+from gpt.text.vocabulary import MASKED
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
 
@@ -338,14 +336,42 @@ TEXTBOOK = {
 }
 
 
+GPT2_LAYERS = {
+    "token_embedding": "transformer.wte",
+    "position_embedding": "transformer.wpe",
+    "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.projection": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.expand": "mlp.c_fc",
+    "mlp.projection": "mlp.c_proj",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+}
+
+
 def gpt2_of(model: GPT) -> torch.nn.Module:
     """Hugging Face's GPT-2 with the weights of ours."""
     transformers = pytest.importorskip("transformers")
-    vocabulary = Vocabulary("".join(map(chr, range(V))))
-    checkpoint = CheckpointData(0, Config(model=model.config), vocabulary, weights_of(model))
-    made = convert_network(checkpoint)
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**made.config)).eval()
-    theirs.load_state_dict({name: torch.from_numpy(each) for name, each in made.weights.items()})
+    ours = model.config
+    settings = transformers.GPT2Config(
+        vocab_size=V,
+        n_positions=ours.T,
+        n_embd=ours.C,
+        n_layer=ours.n_layer,
+        n_head=ours.n_head,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    weights = {}
+    for name, weight in model.state_dict().items():
+        block, layer, kind = re.fullmatch(r"(blocks\.\d+\.)?(.+)\.(\w+)", name).groups()  # type: ignore[union-attr]
+        prefix = block.replace("blocks", "transformer.h") if block else ""
+        is_transposed = ".c_" in GPT2_LAYERS[layer]  # as their Conv1D stores a matrix
+        weights[f"{prefix}{GPT2_LAYERS[layer]}.{kind}"] = weight.t() if is_transposed else weight
+    theirs = transformers.GPT2LMHeadModel(settings).eval()
+    theirs.load_state_dict(weights)
     return theirs
 
 

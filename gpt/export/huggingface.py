@@ -1,11 +1,11 @@
 """Export a model as a folder that the transformers library loads.
 
-    config.json  model.safetensors        the network, as huggingface_classes.py converts it
+    config.json  model.safetensors         the model
+    modeling_gpt.py                        its class
     tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
-    generation_config.json                the settings of `gpt sample`
-    modeling_gpt.py                       the code, if transformers has no class for the model
-    README.md                             the model card
-    gpt_config.yaml                       the settings of the training, without paths of folders
+    generation_config.json                 the settings of `gpt sample`
+    README.md                              the model card
+    gpt_config.yaml                        the settings of the training, without paths of folders
 
 Exporting needs neither transformers nor torch.
 """
@@ -22,19 +22,20 @@ from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
-from gpt.export.huggingface_classes import OWN_CLASS, Converted, convert_network
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_synced
 from gpt.inspection.output import writing
+from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.sampling.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"
+CLASS = "CharacterGPTForCausalLM"  # in modeling_gpt.py
 
 
 def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
-    """Write a network as a folder for transformers.
+    """Write a model as a folder for transformers.
 
     Other files in `out` are kept. Files in `out` are replaced only after all new ones have been
     written.
@@ -47,11 +48,14 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
     Raises:
         UsageError: a folder in `out` has the name of a file to write.
     """
-    model, config = convert_network(checkpoint), _without_folders(checkpoint.config)
+    config = _without_folders(checkpoint.config)
+    prefix = "members.0." if member_prefixes(config.model) == [""] else ""
+    weights = {f"{prefix}{name}": weight for name, weight in checkpoint.weights.items()}
     contents = {
-        "config.json": _json(model.config),
+        "config.json": _json(_model_config(checkpoint)),
         "generation_config.json": _json(_generation(checkpoint)),
-        "model.safetensors": safetensors.numpy.save(model.weights, {"format": "pt"}),
+        "model.safetensors": safetensors.numpy.save(weights, {"format": "pt"}),
+        CODE: (TEMPLATES / CODE).read_bytes(),
         "tokenizer.json": _json(tokenizer_json(checkpoint.vocabulary, checkpoint.config.data)),
         "tokenizer_config.json": _json(
             {
@@ -60,11 +64,9 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
                 "clean_up_tokenization_spaces": False,
             }
         ),
-        "README.md": _model_card(run, checkpoint, model, config).encode(),
+        "README.md": _model_card(run, checkpoint, config).encode(),
         "gpt_config.yaml": to_yaml(config).encode(),
     }
-    if OWN_CLASS in model.config["architectures"]:
-        contents[CODE] = (TEMPLATES / CODE).read_bytes()
     with writing(out):
         _write(out, contents)
 
@@ -109,6 +111,32 @@ def _json(tree: dict[str, Any]) -> bytes:
     return json.dumps(tree, indent=2).encode() + b"\n"
 
 
+def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
+    """Return the content of config.json: the settings of CharacterGPTConfig in modeling_gpt.py."""
+    model = checkpoint.config.model
+    same = {
+        "n_layer", "ensemble", "head_size", "value_size", "positions", "qk_norm",
+        "attention_scale", "key_offset", "qkv_bias", "ngram", "activation",
+    }  # fmt: skip
+    return {
+        "architectures": [CLASS],
+        "auto_map": {
+            "AutoConfig": "modeling_gpt.CharacterGPTConfig",
+            "AutoModelForCausalLM": f"modeling_gpt.{CLASS}",
+        },
+        "model_type": "character_gpt",
+        "vocab_size": len(checkpoint.vocabulary),
+        "max_position_embeddings": model.T,
+        "hidden_size": model.C,
+        "num_hidden_layers": 1 + model.ensemble * model.n_layer,
+        "num_attention_heads": model.n_head,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    } | model.model_dump(include=same)
+
+
 def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
     """Return the content of generation_config.json: the run's sampling rules, without penalties."""
     sample, unknown_id = checkpoint.config.sample, checkpoint.vocabulary.unknown_id
@@ -125,13 +153,12 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value is not None}
 
 
-def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config: Config) -> str:
+def _model_card(run: Path, checkpoint: CheckpointData, config: Config) -> str:
     """Return the model card, which is the README.md of the folder.
 
     Args:
         run: the folder of the run.
         checkpoint: its checkpoint.
-        model: the network, converted.
         config: the settings of the training, without folders.
     """
     from jinja2 import Environment, StrictUndefined
@@ -146,9 +173,7 @@ def _model_card(run: Path, checkpoint: CheckpointData, model: Converted, config:
         checkpoint=checkpoint,
         vocabulary=vocabulary,
         unit=vocabulary.unit,
-        class_name=model.config["architectures"][0],
-        is_own=OWN_CLASS in model.config["architectures"],
-        parameters=sum(weight.size for weight in model.weights.values()),
+        parameters=parameter_count(config.model, len(vocabulary)),
         config=config.model,
         prompt=repr(vocabulary.decode(encode_prompt("", vocabulary))),
         texts=[source] if isinstance(source, str) else source,

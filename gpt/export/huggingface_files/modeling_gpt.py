@@ -5,8 +5,8 @@
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
-The model is a GPT-2 with options that no class of transformers combines: see CharacterGPTConfig.
-An ensemble has several members, whose probabilities are averaged.
+The model is a GPT-2 with more options: see CharacterGPTConfig. An ensemble has several members,
+whose probabilities are averaged.
 
 Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, V vocabulary size. A query
 or key has `hs` channels (`head_size`). A value has `vs` channels (`value_size`).
