@@ -1,10 +1,8 @@
 """Exports to the transformers library: the same logits, the same texts, the same ids."""
 
-import importlib
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,28 +241,3 @@ def test_an_export_does_not_replace_a_folder() -> None:
     with pytest.raises(GPTError, match="expected a file, got a folder"):
         exported(checkpoint_of(small(), BYTES))
     assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
-
-
-def test_llm_ignores_a_file_that_is_named_runs() -> None:
-    """Bug: in such a folder, llm stopped with a traceback, whichever model was asked."""
-    pytest.importorskip("llm")
-    plugin = importlib.import_module("gpt.llm_plugin")
-    Path("runs").write_text("no folder")
-    plugin.register_models(pytest.fail)
-
-
-def test_llm_continues_a_text_with_a_run(run: Path) -> None:
-    llm = pytest.importorskip("llm")
-    llm.plugins.load_plugins()
-    pyproject = Path(__file__).parents[1] / "pyproject.toml"
-    name = tomllib.loads(pyproject.read_text("utf-8"))["project"]["entry-points"]["llm"]["gpt"]
-    plugin = importlib.import_module(name)
-    if not llm.plugins.pm.is_registered(plugin):  # gpt was installed before it had a plugin
-        llm.plugins.pm.register(plugin)
-    model = llm.get_model("gpt/r")
-    expected = "".join(api.load(run).generate("the", length=19, seed=5))
-    parts = list(model.prompt("the", length=19, seed=5))
-    assert "".join(parts) == expected
-    assert len(parts) > 1
-    with pytest.raises(llm.ModelError, match="vocabulary"):
-        model.prompt("\u2603").text()
