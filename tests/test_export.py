@@ -1,7 +1,6 @@
 """The model in an exported page: the same numbers and texts as ours, in a real browser."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,26 +13,24 @@ from numpy.typing import NDArray
 
 from gpt import api
 from gpt.config.schema import SampleConfig
+from gpt.errors import UsageError
 from gpt.evaluation.head_analysis import attend_text
 from gpt.evaluation.loss import evaluate
-from gpt.export.html import html_page, page_content, worker_source
-from gpt.export.shipped_weights import MAX_LOSS_RISE, rounded
+from gpt.export.html import page_content, worker_source
 from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
-from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
 from gpt.sampling.stopping import collect
-from gpt.text.vocabulary import BYTES, Ids, Vocabulary
+from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
 from tests.test_sampling import model as network_of
 
-KINDS = ("int8", "float16")
-IN_EIGHT_BITS = (3, 5, 7)  # indices of SHAPES whose weights are rounded to 8 bits
 Gpt = Callable[..., tuple[int, str, str]]
 RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01, "presence_penalty": 0.2}
 
@@ -61,29 +58,26 @@ const ask = (request) => new Promise((resolve) => {
 """
 
 
+def rounded(checkpoint: CheckpointData) -> CheckpointData:
+    """The checkpoint with weights rounded to float16, as a page stores them."""
+    weights = checkpoint.weights.items()
+    rounded_weights = {name: w.astype(np.float16).astype(np.float32) for name, w in weights}
+    return replace(checkpoint, weights=rounded_weights)
+
+
 class Page:
     """A model that runs in the browser, and the same model with the page's weights in Python."""
 
-    def __init__(
-        self,
-        browser: Chrome,  # noqa: F811
-        checkpoint: CheckpointData,
-        kernel: bool = True,
-        val: Ids | None = None,
-    ) -> None:
-        self.browser, self.kernel = browser, kernel
-        self.header, self.arrays = page_content("run", checkpoint, val)
-        weights = rounded(checkpoint.weights, self.header["weights"]["kind"]).restored()
-        self.checkpoint = replace(checkpoint, weights=weights)
+    def __init__(self, browser: Chrome, checkpoint: CheckpointData) -> None:  # noqa: F811
+        self.browser, self.content = browser, page_content("run", checkpoint)
+        self.checkpoint = rounded(checkpoint)
 
     def ask(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """Return the answers to each request, after loading the model."""
-        source = ("" if self.kernel else "delete self.WebAssembly;") + worker_source()
         answers: list[list[dict[str, Any]]] = json.loads(
-            self.browser.execute_async_script(ASK, source, self.header, self.arrays, requests)
+            self.browser.execute_async_script(ASK, worker_source(), *self.content, requests)
         )
-        loaded = {"op": "loaded", "id": 3, "kernel": "WebAssembly" if self.kernel else "JavaScript"}
-        assert answers[0][-1] == loaded
+        assert answers[0][-1] == {"op": "loaded", "id": 3}
         return answers[1:]
 
     def sample(self, ids: list[int], length: int, **request: Any) -> str:
@@ -124,7 +118,7 @@ def written(answers: list[dict[str, Any]]) -> str:
 @pytest.fixture
 def open_page(browser: Chrome) -> Callable[..., Page]:  # noqa: F811
     browser.get("about:blank")
-    return lambda *arguments: Page(browser, *arguments)
+    return lambda checkpoint: Page(browser, checkpoint)
 
 
 def logits_of(checkpoint: CheckpointData, ids: list[int]) -> NDArray[np.float64]:
@@ -134,18 +128,15 @@ def logits_of(checkpoint: CheckpointData, ids: list[int]) -> NDArray[np.float64]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_page_computes_our_logits_and_writes_our_text(
+def test_a_page_computes_our_probabilities_and_writes_our_text(
     open_page: Callable[..., Page], shape: dict[str, Any]
 ) -> None:
     """The text is longer than T, so the context is cut several times."""
-    i = SHAPES.index(shape)
-    val = VOCABULARY.encode("abcdefghij\n " * 9) if i in IN_EIGHT_BITS else None
-    page = open_page(data_of(network_of(**shape)), i % 3 > 0, val)
-    assert page.header["weights"]["kind"] == ("int8" if i in IN_EIGHT_BITS else "float16")
+    page = open_page(data_of(network_of(**shape)))
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
-    [[answer]] = page.ask({"op": "logits", "ids": ids})
-    expected = logits_of(page.checkpoint, ids)
-    assert np.array(answer["logits"]).reshape(expected.shape) == pytest.approx(expected, abs=1e-4)
+    [[answer]] = page.ask({"op": "distribution", "ids": ids})
+    expected = log_softmax(logits_of(page.checkpoint, ids))[-1]
+    assert np.log(answer["probabilities"]) == pytest.approx(expected, abs=1e-4)
     page.sample(ids[:5], 101)
 
 
@@ -248,34 +239,12 @@ def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) ->
     assert greedy["top"][0] == [order[0], 1]
 
 
-@pytest.mark.parametrize(("factor", "kind"), [(1, "int8"), (9, "float16")])
-def test_eight_bits_are_used_where_they_hardly_change_the_loss(factor: int, kind: str) -> None:
-    """With larger weights, the model is more certain and depends more on their digits."""
+def test_a_weight_that_float16_cannot_store_is_refused() -> None:
+    """As infinity, it would break the page only when it writes."""
     checkpoint = data_of(network_of())
-    weights = {name: factor * weight for name, weight in checkpoint.weights.items()}
-    checkpoint = replace(checkpoint, weights=weights)
-    engine = NumpyEngine(checkpoint.config.model, weights, 1)
-    rules = SampleConfig(temperature=1)
-    [prompt], sources = [[3]], sample_sources(5, [0])
-    chunks = generate(engine, VOCABULARY, [prompt], sources, length=307, rules=rules)
-    ids = VOCABULARY.encode("".join(chunk.text for chunk in chunks))
-    header, _ = page_content("run", checkpoint, ids)
-
-    def loss(weights: Tensors) -> float:
-        model = load_model(replace(checkpoint, weights=weights), torch.device("cpu"))
-        return evaluate(model, ids, VOCABULARY)
-
-    rises = {kind: loss(rounded(weights, kind).restored()) - loss(weights) for kind in KINDS}
-    assert (rises["int8"] < MAX_LOSS_RISE) == (kind == "int8")
-    assert header["weights"]["kind"] == kind
-    assert header["weights"]["loss_rise"] == pytest.approx(rises[kind], abs=1e-6)
-
-
-def test_the_page_states_on_how_many_characters_the_rounding_was_measured() -> None:
-    """Bug: it stated at most 10,000, although at least one window is measured, however long."""
-    checkpoint, ids = data_of(network_of(T=10_007)), np.arange(31) % len(VOCABULARY)
-    page = html_page("run", checkpoint, ids).decode()  # a longer text would take seconds
-    assert re.findall(r"measured on at most ([\d,]+) characters", page) == ["10,007"]
+    weights = checkpoint.weights | {"norm.bias": np.full(24, -65_600, np.float32)}
+    with pytest.raises(UsageError, match=r"is 65,600, .* most 65,504"):
+        page_content("run", replace(checkpoint, weights=weights))
 
 
 def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:

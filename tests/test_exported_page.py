@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from gpt import api
-from gpt.export.shipped_weights import rounded
 from gpt.text.display import symbol
 from tests.conftest import PANGRAM, small
+from tests.test_export import rounded
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401
 
 TEXT = PANGRAM * 19 + PANGRAM.swapcase() * 7 + PANGRAM[::-1] * 5
@@ -22,7 +21,6 @@ DONE = "characters in"  # stands in the status line when a text is written
 def train(folder: Path, text: str, **changes: object) -> Path:
     (folder / "text.txt").write_text(text, "utf-8")
     outcome = api.train(small(**changes), text=str(folder / "text.txt"), run_dir=folder / "run")
-    (folder / "text.txt").unlink()  # so that weights are rounded to 16 bits
     return Path(outcome.run)
 
 
@@ -76,8 +74,7 @@ def sampled(
     Bug: a draw that this rounding decides differed on another CPU.
     """
     model = api.load(run)
-    weights = rounded(model.checkpoint.weights, "float16").restored()
-    model.checkpoint = replace(model.checkpoint, weights=weights)
+    model.checkpoint = rounded(model.checkpoint)
     rules = {"temperature": temperature}
     chunks = model.sample([prompt], num_samples=1, length=length, seed=seed, rules=rules)
     return prompt + "".join(chunk.text for chunk in chunks)

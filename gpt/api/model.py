@@ -301,19 +301,18 @@ class Model:
             overwrite: whether to replace what exists at `out`.
 
         Raises:
-            UsageError: there is no such format, or `out` cannot be written or exists already.
+            UsageError: there is no such format, `out` cannot be written or exists already, or a
+                weight is too large for the page's float16.
         """
         from gpt.export.export_formats import check_export
 
         out = Path(out)
         check_export(to, out, overwrite=overwrite)
         if to == "html":
-            from gpt.evaluation.loss import scored_val
             from gpt.export.html import html_page
             from gpt.inspection.output import write_out
 
-            val = scored_val(corpus) if (corpus := self.corpus()) else None
-            write_out(out, html_page(self.run.resolve().name, self.checkpoint, val))
+            write_out(out, html_page(self.run.resolve().name, self.checkpoint))
         else:
             from gpt.export.huggingface import export_huggingface
 

@@ -3,27 +3,21 @@
 The script of the page reads these elements:
 
     <script type="application/json" id="header">            JSON values: see `page_content`
-    <script type="application/octet-stream" id="weights">   the arrays that `header.arrays` lists
+    <script type="application/octet-stream" id="weights">   the weights: see `_packed`
     <script type="text/plain" id="worker">                  code that runs the model: see worker.js
 """
 
 import base64
-import zlib
 from importlib.resources import files
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
-from gpt.export.shipped_weights import MEASURED_IDS, choose_rounding
+from gpt.errors import UsageError
 from gpt.inspection.html_page import render_page
 from gpt.model.shapes import parameter_count
-from gpt.runs.format import CheckpointData
-from gpt.status import phase
-from gpt.text.vocabulary import Ids
+from gpt.runs.format import CheckpointData, Tensors
 
-Arrays = dict[str, NDArray[Any]]
-
-ALIGNMENT = 4  # bytes to which each array is padded
 # the files of each script, in the order in which they are joined
 PAGE_FILES = (
     "vocabulary.js",
@@ -40,7 +34,6 @@ WORKER_FILES = (
     "random.js",
     "likeliest.js",
     "sampler.js",
-    "kernel.js",
     "linear.js",
     "network.js",
     "model.js",
@@ -50,16 +43,17 @@ WORKER_FILES = (
 )
 
 
-def html_page(title: str, checkpoint: CheckpointData, val: Ids | None) -> bytes:
+def html_page(title: str, checkpoint: CheckpointData) -> bytes:
     """Return a page that runs a model, as UTF-8.
 
     Args:
         title: the name of the run.
         checkpoint: the model.
-        val: the ids of the val split, used to choose the precision of the weights; None if the
-            text is not available.
+
+    Raises:
+        UsageError: a weight is too large for float16.
     """
-    header, weights = page_content(title, checkpoint, val)
+    header, weights = page_content(title, checkpoint)
     return render_page(
         "page",
         folder=files("gpt.export") / "page",
@@ -77,15 +71,11 @@ def worker_source() -> str:
     return "".join((folder / name).read_text("utf-8") for name in WORKER_FILES)
 
 
-def page_content(
-    title: str, checkpoint: CheckpointData, val: Ids | None
-) -> tuple[dict[str, Any], str]:
-    """Return the values of `header`, and the arrays of `weights`, compressed, in base64.
+def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
+    """Return the content of the elements `header`, as JSON values, and `weights`.
 
     The arguments are those of `html_page`.
     """
-    with phase("choosing the precision of the weights"):
-        shipped = choose_rounding(checkpoint, val)
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
     header: dict[str, Any] = {
         "title": title,
@@ -93,11 +83,6 @@ def page_content(
         "val_loss": checkpoint.val_loss,  # nats per id; null if the run was not evaluated
         "text_sha256": checkpoint.text_sha256,
         "parameters": parameter_count(config.model, len(vocabulary)),
-        "weights": {
-            "kind": shipped.kind,
-            "loss_rise": shipped.loss_rise,  # nats per id; null if there was no val text
-            "measured_ids": max(MEASURED_IDS, config.model.T),  # at most
-        },
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids
             "unknown": vocabulary.unknown,  # characters that share the last id, or 0
@@ -109,21 +94,18 @@ def page_content(
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
         "seed": config.seed,
-        "arrays": [
-            {"name": name, "dtype": array.dtype.name, "shape": array.shape}
-            for name, array in shipped.arrays.items()
-        ],
+        "arrays": [(name, weight.size) for name, weight in checkpoint.weights.items()],
     }
-    return header, _packed(shipped.arrays)
+    return header, _packed(checkpoint.weights)
 
 
-def _packed(arrays: Arrays) -> str:
-    """Return the bytes of all arrays, compressed by raw deflate and encoded in base64.
-
-    Each array is little-endian, and padded with zeros to a multiple of ALIGNMENT bytes.
-    """
-    compressor, parts = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS), []
-    for array in arrays.values():
-        content = array.astype(array.dtype.newbyteorder("<")).tobytes()
-        parts += [compressor.compress(content + bytes(-len(content) % ALIGNMENT))]
-    return base64.b64encode(b"".join([*parts, compressor.flush()])).decode()
+def _packed(weights: Tensors) -> str:
+    """Return all weights as float16 numbers, little-endian, one after the other, in base64."""
+    numbers = np.concatenate([weight.ravel() for weight in weights.values()])
+    largest, limit = np.abs(numbers).max(), np.finfo(np.float16).max
+    if largest > limit:
+        raise UsageError(
+            f"a weight of the model is {largest:,.0f}, but a page stores numbers of at "
+            f"most {limit:,.0f} (float16); export another checkpoint"
+        )
+    return base64.b64encode(numbers.astype("<f2").tobytes()).decode()

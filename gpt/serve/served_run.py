@@ -103,11 +103,11 @@ class ServedRun:
             return self._model
 
     async def page(self) -> bytes:
-        """Return the page of `gpt export --to html`, with weights of 16 bits."""
+        """Return the page of `gpt export --to html`."""
         model = await self.model()
         async with self._rendering:
             if not model.page:
-                page = asyncio.to_thread(html_page, self.name, model.checkpoint, None)
+                page = asyncio.to_thread(html_page, self.name, model.checkpoint)
                 model.page = await page
         return model.page
 

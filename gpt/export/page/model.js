@@ -2,22 +2,18 @@
 
 class Model {
   /**
-   * Unpack a model.
-   *
    * @param {object} header - the content of the element `header`.
    * @param {string} weights - the content of the element `weights`.
    */
-  static async load(header, weights) {
-    const model = new Model();
+  constructor(header, weights) {
     const { model: config, vocabulary } = header;
-    const arrays = splitArrays(await unpack(weights), header.arrays);
+    const arrays = unpack(weights, header.arrays);
     const prefixes = Array.from({ length: config.ensemble }, (_, m) => `members.${m}.`);
     if (config.ensemble === 1) prefixes[0] = "";
-    model.V = vocabulary.size;
-    model.T = config.T;
-    model.vocabulary = new Vocabulary(vocabulary, header.text);
-    model.networks = prefixes.map((prefix) => new Network(config, model.V, arrays, prefix));
-    return model;
+    this.V = vocabulary.size;
+    this.T = config.T;
+    this.vocabulary = new Vocabulary(vocabulary, header.text);
+    this.networks = prefixes.map((prefix) => new Network(config, this.V, arrays, prefix));
   }
 
   /**

@@ -8,62 +8,43 @@ class Network {
   /**
    * @param {object} config - the section `model` of the config.
    * @param {number} V - vocabulary size.
-   * @param {Object<string, TypedArray>} weights - by parameter name, from `splitArrays`.
+   * @param {Object<string, Float32Array>} weights - by parameter name, from `unpack`.
    * @param {string} prefix - of the names of this network's parameters.
    */
   constructor(config, V, weights, prefix = "") {
     const { T, C, n_head: H, head_size: hs, value_size: vs, n_layer, ngram } = config;
-    const arena = new Arena();
-    const filled = []; // layers whose arrays are copied into the arena
-    const layer = (name, inputs, outputs) => {
-      const created = { inputs, outputs, scale: null, bias: null };
-      for (const part of ["weight", "scale", "bias"]) {
-        const array = weights[`${prefix}${name}.${part === "scale" ? "weight.scale" : part}`];
-        if (!array) continue;
-        arena.reserve(created, part, array.length, array.constructor);
-        filled.push([created, part, array]);
-      }
-      return created;
-    };
+    const array = (name) => weights[prefix + name] ?? null;
+    const layer = (name, inputs, outputs) =>
+      ({ weight: array(`${name}.weight`), bias: array(`${name}.bias`), inputs, outputs });
     this.config = config;
     this.V = V;
-    this.T = T;
-    this.arena = arena;
-    this.tables = [restored(weights, `${prefix}token_embedding.weight`)];
-    for (let i = 0; i < ngram - 1; i++) {
-      this.tables.push(restored(weights, `${prefix}ngram_embeddings.${i}.weight`));
-    }
-    this.positions = restored(weights, `${prefix}position_embedding.weight`);
-    this.blocks = [];
-    for (let i = 0; i < n_layer; i++) {
-      const name = `blocks.${i}.`;
-      const block = {
-        attentionNorm: layer(`${name}attention_norm`, C, C),
-        qkv: layer(`${name}attention.qkv`, C, H * (2 * hs + vs)),
-        projection: layer(`${name}attention.projection`, H * vs, C),
-        mlpNorm: layer(`${name}mlp_norm`, C, C),
-        expand: layer(`${name}mlp.expand`, C, 4 * C),
-        contract: layer(`${name}mlp.projection`, 4 * C, C),
-      };
+    this.tables = [array("token_embedding.weight")];
+    for (let i = 0; i < ngram - 1; i++) this.tables.push(array(`ngram_embeddings.${i}.weight`));
+    this.positions = array("position_embedding.weight");
+    this.blocks = Array.from({ length: n_layer }, (_, i) => ({
+      attentionNorm: layer(`blocks.${i}.attention_norm`, C, C),
+      qkv: layer(`blocks.${i}.attention.qkv`, C, H * (2 * hs + vs)),
+      projection: layer(`blocks.${i}.attention.projection`, H * vs, C),
+      mlpNorm: layer(`blocks.${i}.mlp_norm`, C, C),
+      expand: layer(`blocks.${i}.mlp.expand`, C, 4 * C),
+      contract: layer(`blocks.${i}.mlp.projection`, 4 * C, C),
       // (H, T + 1, hs): an offset key has channels of the next position, too
-      arena.reserve(block, "keys", H * (T + 1) * hs);
-      arena.reserve(block, "values", H * vs * T); // (H, vs, T)
-      this.blocks.push(block);
-    }
+      keys: new Float32Array(H * (T + 1) * hs),
+      values: new Float32Array(H * T * vs), // (H, T, vs)
+    }));
     this.norm = layer("norm", C, C);
     this.head = layer("head", C, V);
     this.rotations = config.positions === "rotary" ? rotations(T, hs) : null;
     this.ids = []; // the ids whose keys and values are cached
-    arena.reserve(this, "x", PASS_IDS * C); // the residual stream
-    arena.reserve(this, "normal", PASS_IDS * C);
-    arena.reserve(this, "qkv", PASS_IDS * H * (2 * hs + vs));
-    arena.reserve(this, "attended", PASS_IDS * H * vs);
-    arena.reserve(this, "added", PASS_IDS * C);
-    arena.reserve(this, "hidden", PASS_IDS * 4 * C);
-    arena.reserve(this, "logits", PASS_IDS * V);
-    arena.reserve(this, "scores", T);
-    arena.open();
-    for (const [owner, name, array] of filled) owner[name].set(array);
+    const rows = (size) => new Float32Array(PASS_IDS * size);
+    this.x = rows(C); // the residual stream
+    this.normal = rows(C);
+    this.qkv = rows(H * (2 * hs + vs));
+    this.attended = rows(H * vs);
+    this.added = rows(C);
+    this.hidden = rows(4 * C);
+    this.logits = rows(V);
+    this.scores = new Float32Array(T);
   }
 
   /**
@@ -106,17 +87,17 @@ class Network {
     for (const block of this.blocks) {
       trace?.streams.push(this.x.slice(0, C));
       layerNorm(this.x, n, C, this.normal, block.attentionNorm);
-      linear(this.arena, block.qkv, this.normal, n, this.qkv);
+      linear(block.qkv, this.normal, n, this.qkv);
       this.rotate(start, n);
       this.store(block, start, n);
       const traced = trace && { scores: [], weights: [] };
       for (let row = 0; row < n; row++) this.attend(block, start + row, row, traced);
-      linear(this.arena, block.projection, this.attended, n, this.added);
+      linear(block.projection, this.attended, n, this.added);
       for (let k = 0; k < n * C; k++) this.x[k] += this.added[k];
       layerNorm(this.x, n, C, this.normal, block.mlpNorm);
-      linear(this.arena, block.expand, this.normal, n, this.hidden);
+      linear(block.expand, this.normal, n, this.hidden);
       activate(this.hidden, n * 4 * C, activation);
-      linear(this.arena, block.contract, this.hidden, n, this.added);
+      linear(block.contract, this.hidden, n, this.added);
       for (let k = 0; k < n * C; k++) this.x[k] += this.added[k];
       trace?.layers.push(Object.assign(traced, {
         qkv: this.qkv.slice(0, block.qkv.outputs),
@@ -131,7 +112,7 @@ class Network {
   /** Return the logits (n x V) of the n vectors of the residual stream. */
   predict(n) {
     layerNorm(this.x, n, this.config.C, this.normal, this.norm);
-    linear(this.arena, this.head, this.normal, n, this.logits);
+    linear(this.head, this.normal, n, this.logits);
     return this.logits.subarray(0, n * this.V);
   }
 
@@ -172,7 +153,7 @@ class Network {
 
   /** Copy the keys and values of n new ids into the cache of a block. */
   store(block, start, n) {
-    const { n_head: H, head_size: hs, value_size: vs, key_offset } = this.config;
+    const { T, n_head: H, head_size: hs, value_size: vs, key_offset } = this.config;
     const width = H * (2 * hs + vs);
     const half = hs / 2;
     const staying = Math.floor(hs / 4); // channel pairs (i, i + half) that an offset key keeps
@@ -180,34 +161,38 @@ class Network {
       for (let head = 0; head < H; head++) {
         const k = row * width + (H + head) * hs;
         const v = row * width + 2 * H * hs + head * vs;
-        const key = (head * (this.T + 1) + start + row) * hs;
-        const value = head * vs * this.T + start + row;
+        const key = (head * (T + 1) + start + row) * hs;
         for (let i = 0; i < hs; i++) {
           const isMoved = key_offset && i % half >= staying; // to the key of the next position
           block.keys[key + i + (isMoved ? hs : 0)] = this.qkv[k + i];
           if (isMoved && start + row === 0) block.keys[key + i] = 0;
         }
-        for (let i = 0; i < vs; i++) block.values[value + i * this.T] = this.qkv[v + i];
+        block.values.set(this.qkv.subarray(v, v + vs), (head * T + start + row) * vs);
       }
     }
   }
 
   /** Compute the attention outputs (H vs) of the query in a row of `qkv`, at a position. */
   attend(block, position, row, traced) {
-    const { n_head: H, head_size: hs, value_size: vs, attention_scale } = this.config;
+    const { T, n_head: H, head_size: hs, value_size: vs, attention_scale } = this.config;
     const scale = attention_scale / Math.sqrt(hs);
-    const { T, arena, scores, attended } = this;
+    const { keys, values } = block;
+    const { scores, attended } = this;
     const count = position + 1;
     for (let head = 0; head < H; head++) {
       const query = row * H * (2 * hs + vs) + head * hs;
-      const { keys, values } = block;
-      arena.multiply(keys, head * (T + 1) * hs, hs, this.qkv, query, scores, 0, hs, count);
-      for (let s = 0; s < count; s++) scores[s] *= scale;
+      for (let s = 0; s < count; s++) {
+        scores[s] = scale * dot(keys, (head * (T + 1) + s) * hs, this.qkv, query, hs);
+      }
       traced?.scores.push(scores.slice(0, count));
       softmax(scores, count);
       traced?.weights.push(scores.slice(0, count));
       const out = (row * H + head) * vs;
-      arena.multiply(values, head * vs * T, T, scores, 0, attended, out, count, vs);
+      attended.fill(0, out, out + vs);
+      for (let s = 0; s < count; s++) {
+        const value = (head * T + s) * vs;
+        for (let i = 0; i < vs; i++) attended[out + i] += scores[s] * values[value + i];
+      }
     }
   }
 }

@@ -14,9 +14,7 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
 
     {op: "load", id, header, weights}   first; header: the parsed JSON of the element `header`;
                                         weights: the text of the element `weights`
-      -> {op: "loaded", id, kernel}     "WebAssembly" or "JavaScript", which is slower: without
-                                        WebAssembly, or if the page's content security policy
-                                        lacks script-src 'wasm-unsafe-eval'
+      -> {op: "loaded", id}
 
     {op: "generate", id, ids, seed, rules, length, stops, skip}
                                         ids: the text so far, at least one id; length: characters
@@ -48,9 +46,6 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
     {op: "inside", id, ids, layer, head}
       -> {op: "inside", id, ...}        see inside.js
 
-    {op: "logits", id, ids}             at most T ids
-      -> {op: "logits", id, logits}     Float32Array (ids x V), of the model
-
     -> {op: "error", id, message}       instead of an answer
 */
 
@@ -75,8 +70,8 @@ async function breathe() {
 /** The handlers of requests. `send` posts an answer, and `isStopped` first processes waiting messages. */
 const operations = {
   async load({ header, weights }, send) {
-    model = await Model.load(header, weights);
-    send("loaded", { kernel: model.networks[0].arena.kernels ? "WebAssembly" : "JavaScript" });
+    model = new Model(header, weights);
+    send("loaded");
   },
   async generate(request, send, isStopped) {
     const reason = await generate(model, request, (token) => send("token", token), isStopped);
@@ -91,14 +86,6 @@ const operations = {
   },
   async inside(request, send) {
     send("inside", inside(model, request));
-  },
-  async logits({ ids }, send) {
-    const logits = new Float32Array(ids.length * model.V);
-    ids.forEach((_, t) => {
-      const rows = model.networks.map((network) => network.after(ids.slice(0, t + 1)));
-      logits.set(meanPrediction(rows), t * model.V);
-    });
-    send("logits", { logits });
   },
 };
 
