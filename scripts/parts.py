@@ -23,7 +23,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as gpt.__main__ does
 
 import torch
 import torch.nn.functional as F
-from gpt.recipe.settings import Choice, settings_for
 from torch import Tensor
 
 from gpt.config.load import load_config
@@ -32,6 +31,7 @@ from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model import transformer
 from gpt.model.ensemble import make_model
+from gpt.recipe.table import Choice, Size, settings
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
@@ -39,7 +39,7 @@ from gpt.training.schedule import SHORT_PART
 
 T = 512  # characters in the context
 # runs of about one minute and of five minutes on two cores
-LENGTHS = {"short": Choice(2, 96, 1_300_000), "long": Choice(3, 128, 3_700_000)}
+LENGTHS = {"short": Choice(Size(2, 96), 1_300_000), "long": Choice(Size(3, 128), 3_700_000)}
 TRAIN_CHARACTERS, VAL_CHARACTERS = 4_000_000, 300_000  # longer splits are cut
 ROUNDS = 16  # alternations of base and variant
 GROUP_S = 0.15  # seconds of consecutive steps of one of them
@@ -137,7 +137,8 @@ def measure(
     """Measure all variants on all texts for runs of one length and seed."""
     for name in [*VARIANTS, SPEED_ONLY]:
         for text, (corpus, is_code) in corpora.items():
-            base = settings_for(LENGTHS[length], T, repeats=is_code)
+            chosen = settings(LENGTHS[length], T, repeats=is_code)
+            base = load_config(None, [*chosen.items()])
             changes = VARIANTS.get(name, VARIANTS["base"])(base)
             variant = load_config(base, [*changes.items()])
             speed = {"cpu": 1.0}
