@@ -225,7 +225,7 @@ def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) ->
 
 
 def _shortest(size: Size) -> Choice:
-    """Return the shortest run that is worth training a model of `size`."""
+    """Return the shortest run for which `size` is small enough."""
     return Choice(size, table.CHARACTERS_PER_PARAMETER * size.parameters)
 
 

@@ -1,22 +1,25 @@
-"""Choose a config from three numbers: speed, length of the text, and time.
+"""Choose a config from the speed of a few sizes, the length of the text, and the time.
 
-1. **Size.** Go through SIZES, smallest first. A size is large enough to be worth its time if the
-   run then sees CHARACTERS_PER_PARAMETER characters or more for each of its parameters. A size
-   also has at most PARAMETERS_PER_CHARACTER parameters for each character of the train split.
-   Take the largest such size, else the smallest size.
-2. **Members.** A model that sees a text too often overfits: PASSES says how many passes are useful.
-   If there is time for more, average the predictions of several models (an ensemble).
-3. **Token dropout.** It depends on the length of the text, as PASSES does. A run of less than
-   two passes needs none.
-4. **The rest** follows from the characters that each member sees: see `settings`.
+Speed times time is the number of characters that a model would see. A character means an id.
+
+1. **Size.** Go through SIZES, smallest first. A size is small enough for the time if the run sees
+   at least CHARACTERS_PER_PARAMETER characters for each of its parameters, and small enough for the
+   text if it has at most PARAMETERS_PER_CHARACTER parameters for each character of the train split.
+   Take the last size before the first that fails either test, else the smallest size.
+2. **Members.** A model that sees a text too often overfits: PASSES has the useful passes. Divide
+   the characters in the time by those of the useful passes, and round: this is the number of models
+   of an ensemble. They share the time equally. What they cannot use remains unused.
+3. **Token dropout** is the third column of PASSES, if a member makes at least FEW_PASSES passes.
+4. T follows from the shorter split (`context_length`), and the rest from the size, T and the
+   characters of a member (`settings`).
 
 For example, a model of 3 layers with 128 channels has about 0.6 million parameters. On two CPU
-cores it sees 13 million characters in five minutes, which is 21 for each parameter. The next size,
+cores it sees 13 million characters in five minutes, which is 22 for each parameter. The next size,
 4 x 160, would see 7 million, 6 for each parameter, which is too few. The train split of a text of
 1.1 MB has 1 million characters, of which 5 passes are useful: 13 / 5 is about 3 members.
 
 The numbers were chosen by the losses of 221 recorded runs of 14 texts (scripts/experiments.md).
-nanochat chooses its settings by one number in the same way, its depth.
+nanochat, too, derives its settings from one number, its depth.
 """
 
 import math
@@ -25,10 +28,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-CHARACTERS_PER_PARAMETER = 12  # fewest; 20 train best if the speed does not depend on the size
-PARAMETERS_PER_CHARACTER = 10  # most, of the train split
+CHARACTERS_PER_PARAMETER = 12  # fewest; below the 20 of large models (arXiv:2203.15556)
+PARAMETERS_PER_CHARACTER = 10  # most, for each character of the train split
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # models of an ensemble, by the type of the device
-# characters of the train split: useful passes over it, and the token dropout if they are made
+# train split of up to this many characters; useful passes over it; token dropout of a member
 PASSES = (
     (30_000, 9.0, 0.1),
     (100_000, 7.5, 0.05),
@@ -36,9 +39,10 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-FEW_PASSES = 2  # fewer than these need no token dropout
+FEW_PASSES = 2  # a member that makes fewer passes has no token dropout
+SHORT_TEXT = 400_000  # characters of a train split that is called short
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
-LONGEST_CONTEXT, LARGE_CONTEXT = 512, 1024  # T in ids; the second for at least LARGE_PARAMETERS
+MAX_CONTEXT, MAX_LARGE_CONTEXT = 512, 1024  # largest T; the second from LARGE_PARAMETERS on
 LARGE_PARAMETERS = 6_000_000
 # a reference run: its characters and channels, its characters per step and its learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
@@ -53,7 +57,7 @@ class Size(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Approximate number of parameters of the blocks."""
+        """Approximate number of parameters, without embeddings."""
         return 12 * self.n_layer * self.C**2
 
 
@@ -78,13 +82,12 @@ class Choice:
     def sentence(self, train_ids: int, unit: str = "character") -> str:
         """Explain the choice for a train split of `train_ids` ids; `unit` is what an id is."""
         passes = self.characters / train_ids
-        length = "short" if train_ids < PASSES[2][0] else "long" if passes < 1 else "whole"
+        length = "short" if train_ids < SHORT_TEXT else "long" if passes < 1 else "whole"
         if self.members > 1:
             why = f"{self.members} models are averaged, because one would overfit"
-        elif (seen := self.characters / self.size.parameters) >= CHARACTERS_PER_PARAMETER:
-            why = f"one model, which sees {seen:.0f} {unit}s for each parameter"
         else:
-            why = "one small model"
+            per_parameter = self.characters / self.size.parameters
+            why = f"one model, which sees {per_parameter:.2g} {unit}s for each parameter"
         dropout = f", token dropout {self.token_dropout:g}" if self.token_dropout else ""
         noun = "pass" if f"{passes:.2g}" == "1" else "passes"
         return f"{passes:.2g} {noun} over the {length} text: {why}{dropout}"
@@ -93,21 +96,21 @@ class Choice:
 def largest_size(
     sizes: Iterable[Size], seen: Callable[[Size], float], train_ids: int
 ) -> tuple[Size, float]:
-    """Return the largest size that is worth its time, and the characters that it would see.
+    """Return the last of `sizes` before the first that is too large, and the characters it sees.
 
-    `sizes` are in ascending order. `seen` returns the characters that a model of a size would see
-    in the time. It is called for no size after the first that is not worth its time.
+    `sizes` are in ascending order; the first is never too large. `seen` returns the characters that
+    a model of a size would see in the time. Sizes after the first that is too large are not tried.
     """
     best: tuple[Size, float] | None = None
     for size in sizes:
         characters = seen(size)
-        is_worth = (
+        is_small_enough = (
             characters >= CHARACTERS_PER_PARAMETER * size.parameters
             and size.parameters <= PARAMETERS_PER_CHARACTER * train_ids
         )
-        if best is None or is_worth:
+        if best is None or is_small_enough:
             best = size, characters
-        if not is_worth:
+        if not is_small_enough:
             break
     if best is None:
         raise ValueError("expected at least one size")
@@ -115,32 +118,37 @@ def largest_size(
 
 
 def useful_passes(train_ids: int) -> tuple[float, float]:
-    """Return the passes over a train split after which a model overfits, and its token dropout."""
+    """Return the useful passes over a train split, and the token dropout of a member."""
     _, passes, dropout = PASSES[bisect_left(PASSES, (train_ids,))]
     return passes, dropout
 
 
 def choose(size: Size, characters: float, train_ids: int, max_members: int) -> Choice:
-    """Return the choice for `size`, of which one model would see `characters` in the time."""
+    """Divide `characters`, which one model of `size` would see in the time, among members."""
     passes, dropout = useful_passes(train_ids)
-    most = passes * train_ids
-    members = min(max(1, round(characters / most)), max_members)
-    each = round(min(characters / members, most))
-    return Choice(size, each, members, dropout if each >= FEW_PASSES * train_ids else 0.0)
+    useful = passes * train_ids
+    members = min(max(1, round(characters / useful)), max_members)
+    per_member = round(min(characters / members, useful))
+    if per_member < FEW_PASSES * train_ids:
+        dropout = 0.0
+    return Choice(size, per_member, members, dropout)
 
 
 def context_length(shortest_split: int, size: Size) -> int:
-    """Return T: a power of two of at most a quarter of the shorter one of train and val."""
-    limit = LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
+    """Return T: the largest power of two up to a quarter of the shorter one of train and val.
+
+    It is at most MAX_CONTEXT (MAX_LARGE_CONTEXT for a large model). For a tiny split it is 4 or 8.
+    """
+    limit = MAX_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else MAX_CONTEXT
     longest = max(4, min(8, shortest_split - 1), shortest_split // 4)
-    return 1 << min(limit, longest).bit_length() - 1
+    return 1 << (min(limit, longest).bit_length() - 1)
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the characters of a step: a power of two, at least `T`, unless B is set.
+    """Return the characters of a step: a power of two, at least `T`, unless `batch_size` is given.
 
-    It grows with the square root of the run's `characters`: in a short run, more steps help more
-    than larger ones (arXiv:1812.06162; scripts/experiments.md).
+    It grows with the square root of the run's `characters`: in a short run, many small steps are
+    better than few large ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T
@@ -153,9 +161,10 @@ def settings(
 ) -> dict[str, Any]:
     """Return the settings of the run `choice`, by dotted key.
 
-    Shorter runs and narrower models have larger learning rates. Set `repeats` for a text that
-    repeats itself, such as code. Heads then learn to copy: half of each key comes from the previous
-    character, there are at least two heads, and the first windows are longer.
+    Shorter runs have larger learning rates; models wider than RUN_C have a smaller one. Set
+    `repeats` for a text that repeats itself, such as code. Heads then learn to copy: half of each
+    key comes from the previous character, there are at least two heads, and the first windows are
+    longer.
     """
     (n_layer, C), characters = choice.size, choice.characters
     in_step = step_characters(characters, T, batch_size)
