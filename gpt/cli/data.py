@@ -28,7 +28,7 @@ def data(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Show a text's characters, damage, and lines of val that train has."""
+    """Show a text's characters and damage, and lines of val in train."""
     if (clear and (text or overrides or html)) or not (clear or text):
         raise UsageError("expected a TEXT, or --clear alone, which deletes all cached texts")
     if clear:
