@@ -2,10 +2,10 @@
 
 Speed times time is the number of characters that a model would see. A character means an id.
 
-1. **Size.** Go through SIZES, smallest first. A size is small enough for the time if the run sees
-   at least CHARACTERS_PER_PARAMETER characters for each of its parameters, and small enough for the
-   text if it has at most PARAMETERS_PER_CHARACTER parameters for each character of the train split.
-   Take the last size before the first that fails either test, else the smallest size.
+1. **Size.** Leave out sizes with more than PARAMETERS_PER_CHARACTER parameters for each character
+   of the train split. Begin with the largest of the others up to SHORT_RUN_SIZE, else the smallest.
+   Take the next size as long as the run would see at least CHARACTERS_PER_PARAMETER characters for
+   each of its parameters.
 2. **Members.** A model that sees a text too often overfits: PASSES has the useful passes. Divide
    the characters in the time by those of the useful passes, and round: this is the number of models
    of an ensemble. They share the time equally. What they cannot use remains unused.
@@ -24,7 +24,7 @@ nanochat, too, derives its settings from one number, its depth.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,6 +70,9 @@ SIZES = tuple(
 )
 
 
+SHORT_RUN_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespeare_fast.yaml
+
+
 @dataclass(frozen=True)
 class Choice:
     """Size and length of a run."""
@@ -94,26 +97,21 @@ class Choice:
 
 
 def largest_size(
-    sizes: Iterable[Size], seen: Callable[[Size], float], train_ids: int
+    sizes: Sequence[Size], seen: Callable[[Size], float], train_ids: int
 ) -> tuple[Size, float]:
-    """Return the last of `sizes` before the first that is too large, and the characters it sees.
+    """Return the largest suitable size, and the characters that it would see; see the top.
 
-    `sizes` are in ascending order; the first is never too large. `seen` returns the characters that
-    a model of a size would see in the time. Sizes after the first that is too large are not tried.
+    `sizes` are in ascending order. `seen` returns the characters that a model of a size would see
+    in the time. Sizes that cannot be chosen are not measured by it, except the next larger one.
     """
-    best: tuple[Size, float] | None = None
-    for size in sizes:
-        characters = seen(size)
-        is_small_enough = (
-            characters >= CHARACTERS_PER_PARAMETER * size.parameters
-            and size.parameters <= PARAMETERS_PER_CHARACTER * train_ids
-        )
-        if best is None or is_small_enough:
-            best = size, characters
-        if not is_small_enough:
+    limit = PARAMETERS_PER_CHARACTER * train_ids
+    fitting = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
+    first = max(0, sum(size.parameters <= SHORT_RUN_SIZE.parameters for size in fitting) - 1)
+    best = fitting[first], seen(fitting[first])
+    for size in fitting[first + 1 :]:
+        if (characters := seen(size)) < CHARACTERS_PER_PARAMETER * size.parameters:
             break
-    if best is None:
-        raise ValueError("expected at least one size")
+        best = size, characters
     return best
 
 
