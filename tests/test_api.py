@@ -509,7 +509,7 @@ def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(
 ) -> None:
     """Bug: workers and the text's ids stayed until garbage collection.
 
-    threadpoolctl set KMP_DUPLICATE_LIB_OK as a sample was drawn. Importing torch's compiler, for
+    A library set KMP_DUPLICATE_LIB_OK as a sample was drawn. Importing torch's compiler, for
     the shape of a mean on `meta`, took a second of each run.
     """
     arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
