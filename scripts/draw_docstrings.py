@@ -35,8 +35,7 @@ def documented(node: ast.AST, scope: str) -> Iterator[tuple[str, str]]:
         yield from documented(child, name)
 
 
-def main() -> None:
-    """Print the docstrings that the seed draws."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
@@ -45,7 +44,3 @@ def main() -> None:
     drawn = random.Random(arguments.seed).sample(each, min(arguments.count, len(each)))
     for number, docstring in enumerate(drawn, start=1):
         print(f"--- {number}\n{docstring}\n")
-
-
-if __name__ == "__main__":
-    main()
