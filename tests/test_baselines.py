@@ -105,14 +105,11 @@ def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
 
 
 @pytest.mark.parametrize("part", [100, 10**6])
-def test_an_ngram_loss_is_the_mean_and_an_unknown_character_costs_its_share(
-    monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
+def test_an_ngram_loss_is_the_mean(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     monkeypatch.setattr(baselines, "COMPRESSED_PART", part)
-    vocabulary = Vocabulary("abcdefghij", unknown=7)
+    vocabulary = Vocabulary("abcdefghijk")
     train, text = (np.random.default_rng(i).integers(11, size=997).astype(np.uint8) for i in (1, 2))
     nats = -np.log(KneserNey(train, 11, 2).probabilities(text))
-    nats += (text[2:] == vocabulary.unknown_id) * math.log(7)
     assert ngram_loss(train, text, vocabulary, 2) == pytest.approx(nats.mean())
 
 

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     api.sweep(config, text=text, settings=settings, seeds=3, run_dir=folder / "sweep")
     for name, changes in (
         ("bytes", {"data.vocabulary": "bytes"}),
-        ("rare", {"data.max_vocabulary": 17}),
+        ("rare", {"data.lowercase": True}),
         ("other", {"data.source": str(folder / "other.txt")}),
     ):
         settings = {"data.source": text} | changes
@@ -121,7 +121,7 @@ def oracle_blocks(run: Path, length: int) -> list[float]:
     """The mean loss of each whole block of `length` characters, one character at a time."""
     model = api.load(run)
     text = val_text(run_text(model))
-    losses = np.concatenate([s.losses for s in score_text(model.module, text.ids, text.vocabulary)])
+    losses = np.concatenate([s.losses for s in score_text(model.module, text.ids)])
     if text.vocabulary.is_bytes:
         characters: list[float] = []
         for loss, id_ in zip(losses.tolist(), text.ids[1:].tolist(), strict=True):

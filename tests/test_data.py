@@ -206,7 +206,7 @@ def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
     size = report.size
     assert (size.files, size.skipped, size.bytes) == (1, [], len(text.encode()))
     assert (size.characters, size.distinct, size.V) == (len(text), len(set(text)), len(set(text)))
-    assert (size.lines, size.unit, size.unknown) == (len(text.splitlines()), "characters", 0)
+    assert (size.lines, size.unit) == (len(text.splitlines()), "characters")
     assert (size.train, size.val) == (len(corpus.train), len(corpus.val))
     val = text[size.train :]
     assert report.only_in_val == "".join(sorted({*val} - {*text[: size.train]}))
@@ -225,30 +225,18 @@ def test_a_text_of_bytes_is_described_by_character() -> None:
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        (
-            "data.vocabulary=characters",
-            "a longer text, data.split=documents, or data.max_vocabulary",
-        ),
+        ("data.vocabulary=characters", "text, data.split=documents, or data.vocabulary=bytes"),
         ("data.vocabulary=bytes", None),
-        ("data.max_vocabulary=3", None),
     ],
 )
 def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted(
     setting: str, told: str | None
 ) -> None:
-    """The advice once named data.max_vocabulary where it was set."""
     text = "abc" * 300 + "\u00e9\u00e8" * 40
     warnings = api.describe(write(text), [setting]).warnings
     assert [told is not None and told in w for w in warnings if "not occur in train" in w] == [
         True
     ] * (told is not None)
-
-
-def test_the_characters_that_share_the_unknown_id_are_counted() -> None:
-    report = api.describe(write(random_text(70_001, seed=2)), ["data.max_vocabulary=11"])
-    everything = api.describe("text.txt")
-    assert (report.size.V, report.size.distinct) == (11, everything.size.distinct)
-    assert report.size.unknown == everything.size.distinct - 10
 
 
 @given(text=any_text, width=st.integers(40, 120))

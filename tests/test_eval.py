@@ -19,7 +19,6 @@ from gpt.inspection.evaluation_views import report_tables
 from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_model import TEXTBOOK, config, gpt2_of, shaken
 from tests.test_model import V as GPT2_VOCABULARY
@@ -28,7 +27,6 @@ Gpt = Callable[..., tuple[int, str, str]]
 KINDS = {
     "characters": {},
     "bytes": {"data.vocabulary": "bytes"},
-    "unknown": {"data.max_vocabulary": 7},
     "ensemble": {"model.ensemble": 2},
 }  # fmt: skip
 
@@ -61,7 +59,7 @@ def test_it_equals_the_runs_last_evaluation(runs: dict[str, Path], kind: str, gp
 def test_a_uniform_model_scores_the_logarithm_of_v() -> None:
     uniform = GPT(small().model, 29)
     ids = np.random.default_rng(1).integers(29, size=211).astype(np.uint8)
-    losses = np.concatenate([s.losses for s in score_text(uniform, ids, Vocabulary("a"))])
+    losses = np.concatenate([s.losses for s in score_text(uniform, ids)])
     assert len(losses) == 210
     np.testing.assert_allclose(losses, math.log(29), rtol=1e-6)
 
@@ -71,7 +69,7 @@ def test_it_equals_the_loss_of_hugging_faces_gpt2() -> None:
     model = shaken(GPT(config(**TEXTBOOK, C=35, head_size=7, value_size=7), GPT2_VOCABULARY))
     theirs, T = gpt2_of(model), model.config.T
     ids = np.random.default_rng(1).integers(GPT2_VOCABULARY, size=5 * T + 1).astype(np.uint8)
-    losses = np.concatenate([s.losses for s in score_text(model, ids, Vocabulary("a"))])
+    losses = np.concatenate([s.losses for s in score_text(model, ids)])
     text = torch.from_numpy(ids.astype(np.int64))
     logits = theirs(text[:-1].view(5, T)).logits.flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, text[1:]).item()
@@ -87,9 +85,8 @@ def test_the_probabilities_of_all_next_characters_sum_to_1(
     start = vocabulary.encode(PANGRAM[:11])
     for id_ in range(len(vocabulary)):
         ids = np.append(start, id_).astype(vocabulary.dtype)
-        (scores,) = score_text(model.module, ids, vocabulary)
-        share = vocabulary.unknown if id_ == vocabulary.unknown_id else 1
-        total += share * math.exp(-scores.losses[-1])
+        (scores,) = score_text(model.module, ids)
+        total += math.exp(-scores.losses[-1])
     assert total == pytest.approx(1, abs=1e-4)
 
 

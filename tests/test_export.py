@@ -25,7 +25,7 @@ from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
 from gpt.sampling.stopping import collect
-from gpt.text.vocabulary import BYTES, Vocabulary
+from gpt.text.vocabulary import BYTES
 from tests.conftest import PANGRAM, small
 from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
@@ -159,12 +159,6 @@ def test_a_page_measures_a_text_as_a_val_loss_is_measured(
     p = np.concatenate([a["probabilities"] for a in answers if a["op"] == "scores"])[1:]
     expected = evaluate(load_model(page.checkpoint, torch.device("cpu")), ids.astype(np.uint8))
     assert -np.log(p.astype(float)).mean() == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_page_never_draws_the_unknown_id(open_page: Callable[..., Page]) -> None:
-    vocabulary = Vocabulary(VOCABULARY.characters[:-1], unknown=2)
-    page = open_page(replace(data_of(network_of()), vocabulary=vocabulary))
-    page.sample([3, 1, 4], 61)
 
 
 def test_bytes_become_characters_and_stop_strings_end_a_text(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,28 +138,16 @@ def test_a_new_character_begins_with_the_mean_of_the_old_rows(
         torch.testing.assert_close(after.weight[omega], before.weight.mean(0))
 
 
-@pytest.mark.parametrize(
-    ("old", "kept", "size"),
-    [
-        (Vocabulary("aceg", unknown=5), [0, 2, 4, 6, 8], 9),  # of abcdefgh: the old, the unknown
-        (BYTES, range(256), 256),
-    ],
-    ids=["unknown id", "bytes"],
-)
-def test_the_unknown_id_and_bytes_keep_their_rows(
-    old: Vocabulary, kept: Sequence[int], size: int
-) -> None:
-    """What shared the unknown id gets a row of its own; bytes have all characters."""
-    config = small()
+def test_bytes_keep_their_rows() -> None:
+    config, old = small(), BYTES
     model = make_model(config.model, len(old), seed=3)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(5))
     data = CheckpointData(0, config, old, weights_of(model))
     new = old.extended("bdfh")
-    assert (len(new), new.unknown) == (size, old.unknown)
+    assert new == old
     after = adapted_weights(data, config.model, new)
     for name, before in data.weights.items():
-        rows = kept if len(before) == len(old) else range(len(before))
-        np.testing.assert_array_equal(after[name][rows], before, err_msg=name)
+        np.testing.assert_array_equal(after[name], before, err_msg=name)
 
 
 def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> None:
@@ -294,7 +282,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
             ["data.vocabulary=characters"],
             r"data\.vocabulary \(bytes to characters\)",
         ),
-        ({}, ["data.max_vocabulary=20"], "leave out data.vocabulary and data.max_vocabulary"),
+        ({}, ["data.vocabulary=run"], "leave out data.vocabulary"),
     ],
 )
 def test_a_config_that_contradicts_the_model_is_refused(

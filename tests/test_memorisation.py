@@ -83,7 +83,7 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"data.vocabulary": "bytes"}, {"data.max_vocabulary": 7}, {"model.ensemble": 2}]
+    "changes", [{"data.vocabulary": "bytes"}, {"data.lowercase": True}, {"model.ensemble": 2}]
 )
 def test_every_kind_of_model_is_searched(changes: dict[str, object]) -> None:
     Path("a.txt").write_text((PANGRAM + "né à 日本\n") * 31, "utf-8")

@@ -1,5 +1,6 @@
 """Runs of earlier versions: what still loads, and which settings are refused."""
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from gpt.errors import ConfigError
 from gpt.runs.curves import read_curve
 from gpt.runs.find import list_runs
 from gpt.runs.read import read_checkpoint
+from tests.conftest import small
 
 Gpt = Callable[..., tuple[int, str, str]]
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
@@ -114,6 +116,7 @@ def test_a_run_with_counts_can_be_trained_from(
         ("model.window_counts", "leave it out"),
         ("model.attention_window", "set model.T instead"),
         ("model.exportable", "leave it out"),
+        ("data.max_vocabulary", "set data.vocabulary=bytes"),
     ],
 )
 def test_removed_settings_are_refused_with_what_to_do(
@@ -122,7 +125,29 @@ def test_removed_settings_are_refused_with_what_to_do(
     with pytest.raises(ConfigError, match=instead):
         load_config(None, [f"{key}=5"])
     path = tmp_path / "old.yaml"
-    path.write_text(f"model: {{{key.partition('.')[2]}: 5}}\n")
+    section, _, name = key.partition(".")
+    path.write_text(f"{section}: {{{name}: 5}}\n")
     code, _, err = gpt("train", "--config", path)
     assert (code, instead in err) == (2, True)
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(
+    limit: int | None, tmp_path: Path, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.txt").write_text(TEXT)
+    package.train(small(), text="old.txt", run_dir="runs/old")
+    for folder in Path("runs/old/checkpoints").glob("step-*"):
+        config, manifest = folder / "config.json", folder / "manifest.json"
+        tree = json.loads(config.read_text())
+        tree["data"]["max_vocabulary"] = limit
+        config.write_text(json.dumps(tree))
+        content = json.loads(manifest.read_text())
+        content["sha256"]["config.json"] = hashlib.sha256(config.read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(content))
+    code, _, err = gpt("sample", "old", "--length", "3")
+    assert code == (1 if limit else 0)
+    assert ("the last commit that loads it is 93286f7" in err) == bool(limit)
+    assert "old" in gpt("runs")[1]

@@ -1,4 +1,4 @@
-"""Models of bytes, or with an unknown id: trained, scored, sampled from and looked into."""
+"""Models of bytes or characters: trained, scored, sampled from and looked into."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt
@@ -21,9 +21,7 @@ from gpt.api import Model
 from gpt.cli.repl import Repl
 from gpt.config.schema import SampleConfig
 from gpt.config.yaml import to_yaml
-from gpt.errors import UsageError
 from gpt.evaluation.baselines import measure_baselines
-from gpt.evaluation.loss import evaluate
 from gpt.lessons import LESSONS, small_models
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
@@ -45,7 +43,6 @@ TEXT = "日本語の文章 and naïve English — 👩🚀.\n" * 41 + "いろは
 WIDE_A = "\N{FULLWIDTH LATIN CAPITAL LETTER A}"
 KINDS: dict[str, dict[str, Any]] = {
     "bytes": {"data.vocabulary": "bytes"},
-    "capped": {"data.max_vocabulary": 7},  # of 29: most of the text is the unknown id
     "characters": {},
     "folded": {"data.lowercase": True, "data.normalize": "NFKC"},
 }
@@ -78,29 +75,18 @@ def model_of(vocabulary: Vocabulary) -> GPT:
     return new.eval()
 
 
-def nats(model: GPT, ids: list[int], unknown_id: int | None = None, shared: int = 0) -> list[float]:
+def nats(model: GPT, ids: list[int]) -> list[float]:
     """The slow way: what each id but the first costs, from those before it in its window."""
     T, costs = model.config.T, []
     for i in range(1, len(ids)):
         window = ids[(i - 1) // T * T : i]
         with torch.no_grad():
             p = model(torch.tensor([window]))[0, -1].double().softmax(-1)[ids[i]].item()
-        costs.append(-math.log(p / shared) if ids[i] == unknown_id else -math.log(p))
+        costs.append(-math.log(p))
     return costs
 
 
 # --- losses ---
-
-
-@settings(max_examples=20)
-@given(ids=st.lists(st.integers(0, 10), min_size=2, max_size=23), shared=st.integers(1, 1000))
-def test_a_character_that_shares_the_unknown_id_costs_its_part_of_it(
-    ids: list[int], shared: int
-) -> None:
-    vocabulary = Vocabulary("abcdefghij", unknown=shared)
-    model = model_of(vocabulary)
-    expected = np.mean(nats(model, ids, 10, shared))
-    assert evaluate(model, np.array(ids, np.uint8), vocabulary) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("text", ["ab", "éa", "日本", "👩a🚀 — naïve", "a日" * 11])
@@ -141,27 +127,10 @@ def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
         assert outcome.val_loss_per_character == outcome.val_loss
 
 
-def test_the_first_loss_is_that_of_guessing_also_of_those_that_share_an_id(folder: Path) -> None:
-    val = TEXT[int(0.9 * len(TEXT)) :]
-    model = load(folder, "capped")
-    rare = sum(c in model.vocabulary.outside(TEXT) for c in val[1:]) / (len(val) - 1)
-    first = metrics_of(folder / "capped")[0]
-    assert model.vocabulary.unknown == len(set(TEXT)) - 6
-    expected = math.log(7) + rare * math.log(model.vocabulary.unknown)
-    assert first["val_loss"] == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_train_loss_counts_what_shares_an_id_as_the_val_loss_does(folder: Path) -> None:
-    """It once was lower by half: the model seemed to overfit."""
-    records = metrics_of(folder / "capped")
-    first, val = records[1]["train_loss"], records[0]["val_loss"]
-    assert first == pytest.approx(val, rel=0.1)
-
-
 # --- the same bits after a resume ---
 
 
-@pytest.mark.parametrize("kind", ["bytes", "capped"])
+@pytest.mark.parametrize("kind", ["bytes", "folded"])
 def test_a_run_resumes_bit_for_bit(folder: Path, kind: str) -> None:
     run = f"{kind}-part"
     train(folder, run, **KINDS[kind], **{"train.stop_at_val_loss": 99})
@@ -174,7 +143,7 @@ def test_a_run_resumes_bit_for_bit(folder: Path, kind: str) -> None:
     assert metrics_of(folder / run) == metrics_of(folder / kind)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "capped", "characters"])
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
 def test_a_run_with_the_vocabulary_of_another_resumes_without_it(folder: Path, kind: str) -> None:
     lent, run = folder / f"{kind}-lent", f"{kind}-borrowed"
     shutil.copytree(folder / kind, lent)
@@ -223,21 +192,6 @@ def test_a_prompt_may_end_amid_a_character(text: str, cut: int) -> None:
 
 
 # --- sampling ---
-
-
-def test_the_unknown_id_is_never_sampled_and_the_others_cost_what_they_did(folder: Path) -> None:
-    """It is by far the likeliest, here: six of seven characters of the text are the unknown id."""
-    model = load(folder, "capped")
-    unknown = model.vocabulary.unknown_id
-    logits = model.logits("and")[-1].double().log_softmax(-1)
-    assert logits.argmax() == unknown
-    for rules in ({"temperature": 0.0}, {"temperature": 5.0}, {"top_k": 1}, {"top_p": 0.0}):
-        chunks = model.sample(["and"], num_samples=5, length=23, seed=1, rules=rules)
-        for sample in collect(chunks, ["and"] * 5):
-            assert set(sample.text) <= set(model.vocabulary.characters)
-            assert len(sample.text) == 23
-            first = logits[model.vocabulary.characters.index(sample.text[0])].item()
-            assert sample.log_probabilities[0] == pytest.approx(first, rel=1e-4)
 
 
 def byte_bigrams(text: str) -> GPT:
@@ -300,24 +254,6 @@ def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
     assert model.attention(f"{WIDE_A}ND").weights.equal(model.attention("and").weights)
 
 
-def test_characters_that_share_the_unknown_id_are_told_once(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = load(folder, "capped")
-    assert model.prepare("aΩ\x1b") == "aΩ\x1b"
-    next(model.sample(["aΩ"], length=3))
-    assert caplog.messages == [
-        "characters outside the model's vocabulary, which all share one id: Ω \\x1b"
-    ]
-    assert model.logits("aΩ").equal(model.logits("aЖ"))
-    assert "Ж" in caplog.messages[-1]
-    assert model.prepare("aΩ", drop_unknown=True) == "a"
-    with pytest.raises(UsageError, match="vocabulary: Ω; the model cannot generate it"):
-        model.sample(["a"], stops=["Ω"])
-    with pytest.raises(UsageError, match=r"vocabulary: \\ud800; leave them out"):
-        model.prepare("a\ud800")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_prompt_is_a_new_line(folder: Path, kind: str) -> None:
     model = load(folder, kind)
@@ -364,13 +300,6 @@ def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
     assert all(len(row["next"]) == 5 for row in data["lens"])
 
 
-def test_attend_shows_the_unknown_id_where_it_stands(folder: Path, gpt: Gpt) -> None:
-    code, out, err = gpt("attend", folder / "capped", "--text", "aΩn")
-    assert code == 0
-    assert "which all share one id: Ω" in err
-    assert [line.split()[0] for line in out.splitlines()[3:6]] == ["a", "\ufffd", "n"]
-
-
 def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
     folder: Path, gpt: Gpt
 ) -> None:
@@ -394,15 +323,12 @@ def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
 # --- lessons ---
 
 
-@pytest.mark.parametrize(
-    ("kind", "characters"),
-    [("bytes", ["a", r"\xe6", r"\x97", r"\xa5", "n"]), ("capped", ["a", "\ufffd", "n"])],
-)
-def test_every_lesson_holds_in_a_model_of_any_vocabulary(
-    folder: Path, kind: str, characters: list[str], monkeypatch: pytest.MonkeyPatch
+def test_every_lesson_holds_in_a_model_of_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    characters = ["a", r"\xe6", r"\x97", r"\xa5", "n"]
     monkeypatch.setattr(small_models, "STEPS", 3)
-    model = load(folder, kind)
+    model = load(folder, "bytes")
     trained = trained_model("run", model.module, model.vocabulary, 3, "a日n")
     assert trained.characters == characters
     for name in LESSONS:
@@ -417,14 +343,3 @@ def test_explain_reads_a_text_as_the_run_did(folder: Path, gpt: Gpt) -> None:
     assert (code, out) == (0, lower)
     code, _, err = gpt("explain", "head", "--run", folder / "bytes", "--text", "日本語の文")
     assert (code, "--text: expected 1 to 13 bytes, got 15" in err) == (2, True)
-
-
-def test_what_is_shown_of_a_text_counts_the_characters_that_share_an_id(folder: Path) -> None:
-    """gpt attend left out log k of each: its loss was lower than that of the model."""
-    model = load(folder, "capped")
-    text = "".join(model.vocabulary.characters[:5]) + "日" + model.vocabulary.characters[0] + "¤"
-    analysis = model.attention_analysis(text)
-    assert analysis.losses.mean().item() == pytest.approx(model.loss(text), abs=1e-5)
-    assert analysis.lens.losses[-1].tolist() == analysis.losses.tolist()
-    costs = analysis.removal_costs
-    assert costs.isfinite().all() and costs.abs().max() < 1

@@ -104,7 +104,6 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
         "data.val_source": None,
         "data.split": "tail",
         "data.vocabulary": "bytes" if model.vocabulary.is_bytes else "characters",
-        "data.max_vocabulary": None,
         "train.init_from": None,
     }
     names = [text] if isinstance(text, str | Path) else text
@@ -152,7 +151,7 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
     config = resolve(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = encode_sources(config, sources)
-    changes: dict[str, Any] = {"vocabulary": "characters", "max_vocabulary": None}
+    changes: dict[str, Any] = {"vocabulary": "characters"}
     if config.data.vocabulary == "bytes":
         changes["errors"] = "replace"  # the files may be binary
     plain = config.changed(data=changes)

@@ -40,7 +40,6 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
-        self._reported = set[str]()  # unknown characters that were logged
         self._loading = Lock()
         self._module: LanguageModel | None = None
 
@@ -85,17 +84,13 @@ class Model:
         from gpt.sampling.prompt import check_known, listed_characters
 
         prompt = self._normalized(prompt)
-        outside = self.vocabulary.outside(prompt)
         if drop_unknown:
+            outside = self.vocabulary.outside(prompt)
             if unknown := Counter(c for c in prompt if c in outside):
                 notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
                 log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
             return "".join(c for c in prompt if c not in unknown)
         check_known(prompt, self.vocabulary, advice)
-        if new := [c for c in outside if c not in self._reported]:
-            self._reported.update(new)
-            notice = "characters outside the model's vocabulary, which all share one id: %s"
-            log.warning(notice, listed_characters(new))
         return prompt
 
     def _normalized(self, text: str) -> str:
@@ -177,7 +172,7 @@ class Model:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")
             advice = "the model cannot generate it, so leave it out"
-            check_known(text, self.vocabulary, advice, what="the stop string", accept_unknown=False)
+            check_known(text, self.vocabulary, advice, what="the stop string")
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
@@ -241,7 +236,7 @@ class Model:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
         ids = scored_ids(text, self.vocabulary)
         with default_modes():
-            loss = evaluate(self.module, ids, self.vocabulary)
+            loss = evaluate(self.module, ids)
         return loss * ((len(ids) - 1) / (len(text) - 1))
 
     def attention(self, text: str) -> "Attention":

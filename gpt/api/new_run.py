@@ -178,7 +178,7 @@ def choose_settings(
         from gpt.recipe.choose import choose_config
         from gpt.text.unit import reads_better_as_bytes
 
-    is_unit_open = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
+    is_unit_open = "vocabulary" not in config.data.model_fields_set
     if is_unit_open and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpt.config.section import (
-    MAX_COUNT,
     ConfigSection,
     Text,
     TextName,
@@ -100,11 +99,6 @@ class DataConfig(ConfigSection):
         "characters",
         "characters: those of the text; bytes: the 256 bytes of UTF-8; or a run, to use its own",
     )
-    max_vocabulary: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = setting(
-        None,
-        "largest number of ids; the rarest characters share one id, which is never sampled; "
-        "null = one id for each character",
-    )
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -115,10 +109,6 @@ class DataConfig(ConfigSection):
     def _check_combinations(self) -> Self:
         if self.documents == "separator" and not self.separator:
             raise ValueError("data.separator: expected a text, as data.documents is separator")
-        if self.max_vocabulary is not None and self.vocabulary != "characters":
-            raise ValueError(
-                f"data.max_vocabulary: expected data.vocabulary characters, got {self.vocabulary}"
-            )
         if self.val_source is not None and self.split == "documents":
             raise ValueError("data.split: expected tail, as all of data.val_source is val")
         return self

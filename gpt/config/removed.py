@@ -2,12 +2,18 @@
 
 from typing import Any
 
+from gpt.errors import Unreadable
+
 REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the setting
     "model.counts": "a model is a network without n-gram counts, so leave it out",
     "model.window_counts": "a model is a network without n-gram counts, so leave it out",
     "model.attention_window": "attention sees all of model.T, so set model.T instead",
     "model.exportable": "gpt export --to huggingface writes any model, so leave it out",
+    "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
+    "with very many",
 }
+# by dotted key: the last commit that loads a run in which this setting is not null
+LAST_COMMITS = {"data.max_vocabulary": "93286f7"}
 
 
 def had_counts(tree: Any) -> bool:
@@ -20,6 +26,9 @@ def upgraded(tree: Any) -> Any:
 
     A run computes the same without them, because all settings are stored. Only n-gram counts are
     lost. `model.T` becomes the attention window; only counts could reach further back.
+
+    Raises:
+        Unreadable: the run needs a setting in `LAST_COMMITS`.
     """
     if not isinstance(tree, dict):
         return tree  # validation reports it
@@ -27,6 +36,11 @@ def upgraded(tree: Any) -> Any:
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")
         if name in (values := _section(kept, section)):
+            if key in LAST_COMMITS and values[name] is not None:
+                raise Unreadable(
+                    f"the run was trained with {key}, which does not exist any more; the last "
+                    f"commit that loads it is {LAST_COMMITS[key]}"
+                )
             kept[section] = {each: value for each, value in values.items() if each != name}
     if (window := _section(tree, "model").get("attention_window")) is not None:
         kept["model"]["T"] = window

@@ -62,11 +62,11 @@ class Config(ConfigSection):
                 f"train.first_window: expected a divisor of model.T ({T}), so that every step has "
                 f"the same number of characters, got {first}"
             )
-        own_vocabulary = data.vocabulary in ("characters", "bytes") and data.max_vocabulary is None
-        if self.train.init_from is not None and not own_vocabulary:
+        is_own = data.vocabulary in ("characters", "bytes")
+        if self.train.init_from is not None and not is_own:
             raise ValueError(
                 "train.init_from: the run's vocabulary is used, with new characters of the text; "
-                "leave out data.vocabulary and data.max_vocabulary"
+                "leave out data.vocabulary"
             )
         return self
 

@@ -64,9 +64,6 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
     for part in slices:
         ids = text[part.start : part.stop + order]
         total -= np.log(model.probabilities(ids)).sum()
-        if vocabulary.unknown_id is not None:  # its characters are equally likely
-            unknown = np.count_nonzero(ids[order:] == vocabulary.unknown_id)
-            total += unknown * math.log(vocabulary.unknown)
     return float(total / sum(part.stop - part.start for part in slices))
 
 

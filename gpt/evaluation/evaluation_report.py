@@ -157,7 +157,7 @@ def evaluate_text(
     accumulators = [calibration, *breakdowns.values(), *surprises]
     k = ALTERNATIVES if surprise else 1
     with phase(f"scoring {counted(units.ids, vocabulary.unit)}"):
-        for scores in score_text(model, ids, vocabulary, k):
+        for scores in score_text(model, ids, k):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             for each in accumulators:
                 each.add(scores)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gpt.errors import CheckpointError, UsageError
-from gpt.evaluation.loss import unknown_costs
 from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block, cross_entropy
 from gpt.sampling.prompt import check_known
@@ -122,8 +121,7 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
-    unknown = unknown_costs(ids[1:], vocabulary)  # (T - 1,)
-    lens = logit_lens(model, ids, unknown)
+    lens = logit_lens(model, ids)
     return AttentionAnalysis(
         attention.weights,
         attention.probabilities,
@@ -131,7 +129,7 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
         previous=previous_character_score(attention.weights),
         induction=induction_score(model),
         losses=lens.losses[-1],
-        losses_without=losses_without_heads(model, ids) + unknown,
+        losses_without=losses_without_heads(model, ids),
         lens=lens,
     )
 
@@ -238,12 +236,11 @@ def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitLens:
+def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
     """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
     The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
-    lens", nostalgebraist, LessWrong 2020). `unknown` (in nats, from `unknown_costs`) is added to
-    the T - 1 losses.
+    lens", nostalgebraist, LessWrong 2020).
     """
     _, streams = run_with_streams(model, ids)
     predicted, probabilities, losses = [], [], []
@@ -253,5 +250,5 @@ def logit_lens(model: GPT, ids: Tensor, unknown: Tensor | float = 0.0) -> LogitL
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())
         targets = ids[None, 1:].to(logits.device)
-        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu() + unknown)
+        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu())
     return LogitLens(torch.stack(predicted), torch.stack(probabilities), torch.stack(losses))

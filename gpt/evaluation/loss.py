@@ -41,21 +41,14 @@ class Stopped(Exception):
     """An evaluation was stopped before its end."""
 
 
-def evaluate(
-    model: LanguageModel,
-    ids: Ids,
-    vocabulary: Vocabulary | None = None,
-    *,
-    characters: int | None = None,
-) -> float:
+def evaluate(model: LanguageModel, ids: Ids, *, characters: int | None = None) -> float:
     """Return the loss of `model` in nats per id. For the arguments, see `evaluate_each`."""
-    return evaluate_each(model, ids, vocabulary, characters=characters)[0]
+    return evaluate_each(model, ids, characters=characters)[0]
 
 
 def evaluate_each(
     model: LanguageModel,
     ids: Ids,
-    vocabulary: Vocabulary | None = None,
     *,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -70,8 +63,6 @@ def evaluate_each(
     Args:
         model: the model, which is set to evaluation mode.
         ids: at least two ids.
-        vocabulary: the vocabulary of `ids`; None if it has no unknown id. The probability of that
-            id is divided equally among the characters that share it.
         characters: the approximate number of ids to score, in evenly spread windows; None for all.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
         ranks: the ranks that divide the windows; each of them has to call this function.
@@ -87,7 +78,7 @@ def evaluate_each(
     model.eval()
 
     @torch.inference_mode()
-    def score(window: tuple[Tensor, Tensor]) -> tuple[Tensor, float, int]:
+    def score(window: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
         if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)  # (B, T)
@@ -95,11 +86,10 @@ def evaluate_each(
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
         losses = torch.stack([cross_entropy(each, y, reduction="sum") for each in logits])
-        return losses, unknown_cost(window[1], vocabulary), y.numel()
+        return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
     passes = list[Tensor]()  # (losses_each,) each, on the device
-    added = list[float]()  # for each pass, nats to add to its losses for unknown ids
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     B = logits_at_once // members[0].head.out_features // T or 1
@@ -107,16 +97,15 @@ def evaluate_each(
     windows = split_batches(scored_windows(ids, T, characters, at_once), B)
     own_windows = islice(windows, ranks.rank, None, ranks.size)
     try:
-        for losses, unknown, count in map_windows(score, own_windows, device):
+        for losses, count in map_windows(score, own_windows, device):
             passes.append(losses)
-            added.append(unknown)
             scored += count
     except Stopped:
         stopped = True
     totals = np.zeros(losses_each)
     if passes:
         sums_of_passes = torch.stack(passes).cpu().double().numpy()  # (passes, losses_each)
-        totals = sum(sums_of_passes + np.array(added)[:, None], totals)
+        totals = sum(sums_of_passes, totals)
     *sums, total_scored, stops = ranks.sum([*totals.tolist(), float(scored), float(stopped)])
     if stops:
         raise Stopped
@@ -146,19 +135,6 @@ def map_windows(
         # new threads may still be in `set_threads_here`: wait, except after a second Ctrl-C
         wait = isinstance(sys.exception(), Exception | None)
         pool.shutdown(wait, cancel_futures=True)
-
-
-def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return nats to add to each id's loss: log k for the unknown id of k characters, else 0."""
-    shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
-    return shares * math.log(max(vocabulary.unknown, 1))
-
-
-def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """Return the sum of `unknown_costs`; 0 without a vocabulary."""
-    if vocabulary is None or vocabulary.unknown_id is None:
-        return 0.0
-    return unknown_costs(ids, vocabulary).sum().item()
 
 
 @dataclass(frozen=True)

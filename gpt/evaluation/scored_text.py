@@ -17,12 +17,12 @@ from gpt.text.vocabulary import Ids, Vocabulary
 class ScoredText:
     """A text whose characters, except the first one, are scored.
 
-    Characters outside the vocabulary share the unknown id or, if there is none, are left out.
+    Characters outside the vocabulary are left out.
     """
 
     name: str
     ids: Ids  # the first id is only context
-    vocabulary: Vocabulary  # `unknown` is the number of characters of this text that share the id
+    vocabulary: Vocabulary
     units: Units  # numbers of scored ids, and of their characters and bytes
     outside: int  # number of characters outside the vocabulary
     train: Ids | None  # the run's train split; None if its text is missing
@@ -38,9 +38,8 @@ class ScoredText:
 def val_text(corpus: Corpus) -> ScoredText:
     """Return the val split of a run's text."""
     vocabulary, ids = corpus.vocabulary, scored_val(corpus)
-    outside = _count(ids[1:], vocabulary.unknown_id)
     name = f"val split of {corpus.name}"
-    return ScoredText(name, ids, vocabulary, val_units(corpus), outside, corpus.train)
+    return ScoredText(name, ids, vocabulary, val_units(corpus), 0, corpus.train)
 
 
 def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> ScoredText:
@@ -55,7 +54,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     Raises:
         TextError: fewer than two characters of the text are in the vocabulary.
     """
-    left_out = 0
+    outside = 0
     if vocabulary.is_bytes:
         # the context of the second character is the last byte of the first one
         last = int(np.argmax([*vocabulary.begins(corpus.ids[1:5]), True]))
@@ -63,17 +62,13 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
         size = len(ids) - 1
     else:
         ids, size = _translated(corpus, vocabulary)
-        characters, left_out = len(ids) - 1, len(corpus.ids) - len(ids)
-        if vocabulary.unknown_id is not None:
-            others = vocabulary.outside(corpus.vocabulary.characters)
-            vocabulary = Vocabulary(vocabulary.characters, max(len(others), 1))
+        characters, outside = len(ids) - 1, len(corpus.ids) - len(ids)
     if characters < 1:
         raise TextError(
             f"{corpus.name}: expected at least 2 characters of the model's vocabulary, got "
             f"{characters + 1}; evaluate another text"
         )
     units = Units(len(ids) - 1, characters, size)
-    outside = left_out + _count(ids[1:], vocabulary.unknown_id)
     return ScoredText(corpus.name, ids, vocabulary, units, outside, train)
 
 
@@ -83,7 +78,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     Return the ids, and the number of UTF-8 bytes of all encoded characters except the first.
     """
     characters = corpus.vocabulary.characters
-    left_out = set(vocabulary.outside(characters) if vocabulary.unknown_id is None else "")
+    left_out = set(vocabulary.outside(characters))
     kept = np.array([c not in left_out for c in characters])
     sizes = np.array([len(c.encode()) for c in characters])
     table = np.zeros(len(characters), vocabulary.dtype)
@@ -100,10 +95,3 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
         if not size:
             return table[:0], 0
         return np.memmap(file, table.dtype, mode="r"), size - first_size
-
-
-def _count(ids: Ids, id_: int | None) -> int:
-    """Return how often `id_` occurs in `ids`; 0 if it is None."""
-    if id_ is None:
-        return 0
-    return sum(int(np.count_nonzero(ids[part] == id_)) for part in spread_slices(len(ids)))

@@ -3,7 +3,6 @@
 Shapes use B windows of T ids, n scored ids, k likely ids and V distinct ids.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from gpt.evaluation.loss import EVAL_LOGITS, map_windows
 from gpt.evaluation.scored_text import ScoredText
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.text.batches import Batch, scored_windows, split_batches
-from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.text.vocabulary import Ids
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,7 @@ class Scores:
     hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual one
 
 
-def score_text(
-    model: LanguageModel, ids: Ids, vocabulary: Vocabulary, k: int = 1
-) -> Iterator[Scores]:
+def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window of `model.T` ids. The losses are those
@@ -43,8 +40,6 @@ def score_text(
     Args:
         model: the model, which is set to evaluation mode.
         ids: the text, at least two ids.
-        vocabulary: the vocabulary of `ids`. The probability of the unknown id is divided equally
-            among the characters that share it.
         k: the number of likely ids to return, reduced to V if it is larger.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
@@ -54,12 +49,8 @@ def score_text(
     def score(window: Batch) -> list[NDArray[Any]]:
         x, y = (part.to(device) for part in window)  # (B, T) each
         logs = model(x).float().log_softmax(-1)  # (B, T, V)
-        if vocabulary.unknown_id is not None:
-            logs[..., vocabulary.unknown_id] -= math.log(vocabulary.unknown)
         top = logs.topk(min(k, V))  # (B, T, k)
         hits = top.indices[..., 0] == y
-        if vocabulary.unknown > 1:
-            hits &= y != vocabulary.unknown_id  # this id stands for several characters
         contexts = torch.arange(1, x.shape[1] + 1).expand(y.shape)
         losses = -logs.gather(-1, y[..., None])[..., 0]
         parts = (losses, contexts, top.indices, top.values.exp(), hits)
@@ -86,7 +77,7 @@ def block_losses(model: LanguageModel, text: ScoredText) -> tuple[BlockSums, flo
         The sums in nats, and the mean loss in nats per character.
     """
     blocks, begun = BlockSums(text.units.characters), 0
-    for scores in score_text(model, text.ids, text.vocabulary):
+    for scores in score_text(model, text.ids):
         ids = text.ids[scores.start : scores.start + len(scores.losses)]
         # number of characters that have begun by the end of each id
         characters = begun + np.cumsum(text.vocabulary.begins(ids))

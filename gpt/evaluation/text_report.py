@@ -47,7 +47,6 @@ class TextSize:
     distinct: int  # number of distinct characters
     unit: Literal["characters", "bytes"]  # the kind of an id
     V: int  # vocabulary size
-    unknown: int  # number of distinct characters that share the unknown id
     train: int  # number of ids in the train split
     val: int  # number of ids in the val split
     val_characters: int
@@ -96,7 +95,6 @@ def describe_text(
         distinct=len(count.characters),
         unit="bytes" if corpus.vocabulary.is_bytes else "characters",
         V=len(corpus.vocabulary),
-        unknown=corpus.vocabulary.unknown,
         train=len(corpus.train),
         val=len(corpus.val),
         val_characters=corpus.val_characters,
@@ -149,12 +147,11 @@ def _warnings(
             f"will look better than on new text; remove the duplicates, or set another text as "
             f"data.val_source"
         )
-    is_predictable = data.vocabulary == "bytes" or data.max_vocabulary is not None
-    if unseen_share >= UNSEEN_SHARE_TO_WARN and not is_predictable:
+    if unseen_share >= UNSEEN_SHARE_TO_WARN and data.vocabulary != "bytes":
         yield (
             f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
             f"and cannot be predicted; use a longer text, data.split=documents, or "
-            f"data.max_vocabulary, which gives rare characters one common id"
+            f"data.vocabulary=bytes"
         )
     for each in suspicious:
         yield f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"

@@ -85,7 +85,6 @@ def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any]
         "parameters": parameter_count(config.model, len(vocabulary)),
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids
-            "unknown": vocabulary.unknown,  # characters that share the last id, or 0
             "bytes": vocabulary.is_bytes,  # ids are the 256 bytes of UTF-8
             "size": len(vocabulary),
         },

@@ -139,7 +139,7 @@ def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
 
 def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
     """Return the content of generation_config.json: the run's sampling rules, without penalties."""
-    sample, unknown_id = checkpoint.config.sample, checkpoint.vocabulary.unknown_id
+    sample = checkpoint.config.sample
     rules: dict[str, Any] = {"do_sample": False}
     if sample.temperature:
         rules = {
@@ -149,7 +149,6 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
             "top_p": sample.top_p,
             "min_p": sample.min_p or None,
         }
-    rules |= {} if unknown_id is None else {"suppress_tokens": [unknown_id]}
     return {key: value for key, value in rules.items() if value is not None}
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from gpt.config.schema import DataConfig
-from gpt.text.vocabulary import REPLACEMENT, Vocabulary
+from gpt.text.vocabulary import Vocabulary
 
-UNKNOWN = "[UNK]"  # name of the unknown id; all other names are single characters
+UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
 EACH_CHARACTER = {  # splits a text into characters
     "type": "Split",
     "pattern": {"Regex": r"[\s\S]"},
@@ -26,15 +26,12 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
     The tokenizer normalises a text by the settings `data`, then encodes it as `Vocabulary.encode`
     does. It raises an error for characters without an id.
     """
-    names = [*vocabulary.characters, *[UNKNOWN][: vocabulary.unknown]]
+    names = [*vocabulary.characters]
     split: dict[str, Any] = EACH_CHARACTER
     decoder: dict[str, Any] = {"type": "Fuse"}
     if vocabulary.is_bytes:
         names, decoder = BYTE_SYMBOLS, BYTE_LEVEL
         split = {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, EACH_CHARACTER]}
-    if vocabulary.unknown_id is not None:
-        shown = {"type": "Replace", "pattern": {"String": UNKNOWN}, "content": REPLACEMENT}
-        decoder = {"type": "Sequence", "decoders": [shown, decoder]}
     return {
         "version": "1.0",
         "truncation": None,

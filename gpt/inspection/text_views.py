@@ -48,12 +48,11 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
     size, duplicates = report.size, report.duplicates
     files = f", from {counted(size.files, 'file')}" if size.files else ""
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
-    unknown = f", one of which {size.unknown:,} characters share" if size.unknown else ""
     longest = f": {duplicates.longest}" if duplicates.longest else ""
     fields = [
         ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
         ("bytes", f"{size.bytes:,} in UTF-8{files}{describe_skipped(size.skipped)}"),
-        ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}{unknown}"),
+        ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}"),
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
         (
             "duplicates",

@@ -150,7 +150,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     losses = losses_by_order(corpus, predicted)
     _show_losses(page, corpus, losses, f"the first {len(predicted):,} of val")
     counts = min(losses.values())
-    network = evaluate(trained.model, predicted, corpus.vocabulary)
+    network = evaluate(trained.model, predicted)
     page.table(
         f"the same {corpus.vocabulary.unit}s: the best of these, and the network",
         [counts, network],

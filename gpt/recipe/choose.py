@@ -151,7 +151,7 @@ class _Chooser:
         with computing_with(config.threads):
             check_training_memory(config, V, self.device)
             model = make_model(config.model, V, config.seed).to(self.device)
-            update = build_step(config, model, self.device, SINGLE, corpus.train, corpus.vocabulary)
+            update = build_step(config, model, self.device, SINGLE, corpus.train)
             stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
         del model, update
         gc.collect()  # a step and its prefetched batches refer to each other

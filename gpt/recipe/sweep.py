@@ -231,7 +231,7 @@ def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRu
     if loss is None:  # only a part of val was evaluated
         with phase(f"evaluating {result.run}"):
             model = load_model(best, select_device(device))
-            loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
+            loss = evaluate(model, scored_val(corpus))
     return replace(result, val_loss=val_units(corpus).per_character(loss), best_step=best.step)
 
 

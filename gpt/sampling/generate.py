@@ -12,7 +12,7 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
-from gpt.sampling.sampler import NEVER, PENALTY_CHARACTERS, choose, log_softmax
+from gpt.sampling.sampler import PENALTY_CHARACTERS, choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
@@ -59,13 +59,10 @@ class Generator:
     Args:
         engine: the engine, with one row for each text.
         texts: the texts to continue.
-        never: an id that must not be drawn; None if there is none.
     """
 
-    def __init__(
-        self, engine: Engine, texts: Sequence[GrowingText], never: int | None = None
-    ) -> None:
-        self.engine, self.T, self.never = engine, engine.T, never
+    def __init__(self, engine: Engine, texts: Sequence[GrowingText]) -> None:
+        self.engine, self.T = engine, engine.T
         self.texts = list(texts)
         self._start(range(len(texts)))
 
@@ -86,11 +83,7 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        allowed = log_probabilities
-        if self.never is not None:
-            allowed = allowed.copy()
-            allowed[:, self.never] = NEVER
-        chosen = self._choose(allowed)
+        chosen = self._choose(log_probabilities)
         for text, id_ in zip(self.texts, chosen.tolist(), strict=True):
             text.context.append(id_)
             text.recent.append(id_)
@@ -152,7 +145,7 @@ def generate(
     """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
 
     Chunks of different samples are interleaved. A stop string is not part of the sample, so
-    characters that may be its beginning are held back. The unknown id is never sampled.
+    characters that may be its beginning are held back.
 
     Args:
         engine: the engine, with one row for each prompt.
@@ -171,7 +164,7 @@ def generate(
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
     texts = [GrowingText(*text, rules) for text in zip(prompts, sources, strict=True)]
-    generator = Generator(engine, texts, vocabulary.unknown_id)
+    generator = Generator(engine, texts)
     detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
     samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))

@@ -15,7 +15,6 @@ def check_known(
     advice: str = "leave them out",
     *,
     what: str = "the text",
-    accept_unknown: bool = True,
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
@@ -24,13 +23,8 @@ def check_known(
         vocabulary: the known characters.
         advice: what to do about the error; ends the message.
         what: a name of the text; begins the message.
-        accept_unknown: whether to accept all characters if `vocabulary` has an unknown id. Even
-            then, surrogates are not accepted, because no valid text contains them.
     """
-    unknown = vocabulary.outside(text)
-    if accept_unknown and vocabulary.unknown_id is not None:
-        unknown = "".join(c for c in unknown if "\ud800" <= c <= "\udfff")
-    if unknown:
+    if unknown := vocabulary.outside(text):
         unknown = listed_characters(unknown)
         raise UsageError(
             f"{what} has characters outside the model's vocabulary: {unknown}; {advice}"

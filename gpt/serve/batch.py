@@ -1,7 +1,6 @@
 """Generate and score the texts of many requests in one batch."""
 
 import asyncio
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -138,13 +137,11 @@ def _append_ids(model: ServedModel, kept: list[int], tasks: Sequence[TextTask]) 
         kept: the rows of the generator to keep; the texts of all other rows are dropped.
         tasks: the tasks of the rows `kept`, then the tasks whose texts join the generator.
     """
-    generator, vocabulary = model.generator, model.vocabulary
+    generator = model.generator
     joining = tasks[len(kept) :]
     if joining or len(kept) < len(generator.texts):
         generator.select(kept, [task.text for task in joining])
     ids, log_probabilities = generator.step()
-    if vocabulary.unknown_id is not None:  # the characters of this id share its probability
-        log_probabilities[:, vocabulary.unknown_id] -= math.log(vocabulary.unknown)
     tokens = []
     for id_, row, task in zip(ids, log_probabilities, tasks, strict=True):
         likely = None

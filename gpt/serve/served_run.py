@@ -35,7 +35,7 @@ class ServedModel:
         # an engine has at least one text: the first requests replace this one
         placeholder = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
         # only the thread of the batch uses the generator
-        self.generator = Generator(engine, [placeholder], self.vocabulary.unknown_id)
+        self.generator = Generator(engine, [placeholder])
         # number of ids at the end of a prompt that affect the generated text
         self.context = max(checkpoint.config.model.T, PENALTY_CHARACTERS)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError, counted
+from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.cache import LOCK, cache_dir, quick_sha256
@@ -77,10 +77,6 @@ class Corpus:
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"
-        if self.vocabulary.unknown:
-            return (
-                f"{size}, {V} ids, one of them for {counted(self.vocabulary.unknown, 'rare one')}"
-            )
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:

@@ -75,19 +75,9 @@ class CharacterCounts:
         self.counts[: len(counts)] += counts
         self.total += character_count(chunk)
 
-    def vocabulary(self, limit: int | None = None) -> Vocabulary:
-        """Return a vocabulary of the counted characters, with at most `limit` ids.
-
-        If there are more characters, the rarest share the last id. If characters are equally
-        frequent, those with larger code points count as rarer.
-        """
-        found = np.flatnonzero(self.counts)
-        unknown = 0
-        if limit is not None and len(found) > limit:
-            unknown = len(found) - (limit - 1)
-            by_count = found[np.argsort(-self.counts[found], kind="stable")]
-            found = np.sort(by_count[: limit - 1])
-        return Vocabulary("".join(map(chr, found)), unknown)
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary of the counted characters."""
+        return Vocabulary("".join(map(chr, np.flatnonzero(self.counts))))
 
 
 @dataclass(frozen=True)
@@ -179,30 +169,22 @@ def count(
     if vocabulary is None and data.vocabulary == "bytes":
         vocabulary = BYTES
     elif vocabulary is None:
-        vocabulary = counts.vocabulary(data.max_vocabulary)
+        vocabulary = counts.vocabulary()
     elif extends:
         vocabulary = vocabulary.extended(counts.vocabulary().characters)
     else:
-        vocabulary = _with_unknown(vocabulary, counts, parts[0].source.name)
+        _check_known(vocabulary, counts, parts[0].source.name)
     return Counts(counts.total, size, train, vocabulary)
 
 
-def _with_unknown(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` with the unknown id assigned to all counted characters that it lacks.
-
-    If it lacks some and has no unknown id, raise TextError about the text `name`.
-    """
-    outside = vocabulary.outside(counts.vocabulary().characters)
-    if not outside:
-        return vocabulary
-    if vocabulary.unknown_id is None:
+def _check_known(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> None:
+    """Raise TextError if the text `name` has characters that `vocabulary` lacks."""
+    if outside := vocabulary.outside(counts.vocabulary().characters):
         listed = " ".join(map(symbol, outside[:20]))
         raise TextError(
             f"{name}: {len(outside):,} of its characters are not in the given vocabulary: "
-            f"{listed}; remove them, or use a vocabulary with an unknown id (data.max_vocabulary) "
-            f"or of bytes"
+            f"{listed}; remove them, or use a vocabulary of bytes"
         )
-    return Vocabulary(vocabulary.characters, len(outside))
 
 
 def write(

@@ -12,19 +12,15 @@ from gpt.errors import CheckpointError
 
 CODE_POINTS = 0x110000  # number of Unicode code points, U+0000 to U+10FFFF
 MASKED = -1  # id of a dropped or padding character, whose embedding is zero
-REPLACEMENT = "\ufffd"  # character that stands for the unknown id
+REPLACEMENT = "\ufffd"  # character that stands for bytes that are not UTF-8
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Maps characters, or the bytes of their UTF-8, to ids 0..V-1 and back.
-
-    Rare characters can share the last id, the unknown id, which is never sampled.
-    """
+    """Maps characters, or the bytes of their UTF-8, to ids 0..V-1 and back."""
 
     characters: str  # distinct and sorted; the id of a character is its index
-    unknown: int = 0  # number of rare characters that share the unknown id; 0 if there is none
     is_bytes: bool = False  # whether the ids are the 256 byte values; `characters` is then empty
 
     @classmethod
@@ -33,19 +29,14 @@ class Vocabulary:
         return cls("".join(sorted(set(text))))
 
     def __len__(self) -> int:
-        return 256 if self.is_bytes else len(self.characters) + (self.unknown > 0)
-
-    @property
-    def unknown_id(self) -> int | None:
-        """The id that all rare characters share; None if there is no such id."""
-        return len(self.characters) if self.unknown else None
+        return 256 if self.is_bytes else len(self.characters)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        r"""The name of each id: a character, an escape such as `\xe3` for a byte, or U+FFFD."""
+        r"""The name of each id: a character, or an escape such as `\xe3` for a byte."""
         if self.is_bytes:
             return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
-        return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
+        return tuple(self.characters)
 
     @property
     def unit(self) -> str:
@@ -73,15 +64,15 @@ class Vocabulary:
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`. U+FFFD replaces the unknown id and bytes that are not UTF-8."""
+        """Return the text of `ids`. U+FFFD replaces bytes that are not UTF-8."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
         places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
-        chosen = code_points("".join(self.names))[places]
+        chosen = code_points(self.characters)[places]
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
     def utf8(self, ids: Ids) -> bytes:
-        """Return the text of `ids` in UTF-8, with U+FFFD for the unknown id."""
+        """Return the text of `ids` in UTF-8."""
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
@@ -95,7 +86,7 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id of their own, in text order.
+        """Return the distinct characters of `text` that have no id, in text order.
 
         If ids are bytes, these are the lone surrogates, which UTF-8 cannot encode.
         """
@@ -108,14 +99,13 @@ class Vocabulary:
         """Return a vocabulary with `characters` added. A vocabulary of bytes does not change."""
         if self.is_bytes:
             return self
-        return Vocabulary("".join(sorted({*self.characters, *characters})), self.unknown)
+        return Vocabulary("".join(sorted({*self.characters, *characters})))
 
     def to_json(self) -> str:
         """Return the vocabulary as JSON, for the file vocabulary.json of a checkpoint."""
         if self.is_bytes:
             return json.dumps({"bytes": True}) + "\n"
-        unknown = {"unknown": self.unknown} if self.unknown else {}
-        return json.dumps({"characters": self.characters} | unknown) + "\n"
+        return json.dumps({"characters": self.characters}) + "\n"
 
     @classmethod
     def from_json(cls, content: str) -> "Vocabulary":
@@ -124,11 +114,8 @@ class Vocabulary:
             match json.loads(content):
                 case {"bytes": True, **others} if not others:
                     return BYTES
-                case {"characters": str(characters), "unknown": int(unknown), **others}:
-                    if unknown is True or not 0 < unknown <= CODE_POINTS:
-                        raise ValueError
                 case {"characters": str(characters), **others}:
-                    unknown = 0
+                    pass
                 case _:
                     raise ValueError
             characters.encode()  # raises ValueError for surrogates: no text can have them
@@ -138,15 +125,14 @@ class Vocabulary:
         except (ValueError, RecursionError):
             raise CheckpointError(
                 'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
-                'characters, and perhaps "unknown": N; or {"bytes": true}'
+                'characters; or {"bytes": true}'
             ) from None
-        return cls(characters, unknown)
+        return cls(characters)
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
         """The id of each code point, (CODE_POINTS,), or V for a code point without an id."""
-        outside = len(self) if self.unknown_id is None else self.unknown_id
-        table = np.full(CODE_POINTS, outside, np.uint32)
+        table = np.full(CODE_POINTS, len(self), np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
         return table
 

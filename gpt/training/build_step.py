@@ -12,7 +12,7 @@ from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
-from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.text.vocabulary import Ids
 from gpt.training.gradients import supports_threads, threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
@@ -114,26 +114,24 @@ def build_step(
     device: torch.device,
     ranks: Ranks,
     ids: Ids,
-    vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     if compiles(config.train.compile, device):
         torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
-        return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
+        return TrainStep(config, model, device, ranks, ids, teacher)
     members, threads = [], threads_each(config, device, ranks)
     with computing_with(threads):
         for m, member in enumerate(members_of(model)):
             seed = {"seed": member_seed(config.seed, m)}
             own = config.changed(model={"ensemble": 1}).model_copy(update=seed)
-            members.append(TrainStep(own, member, device, ranks, ids, vocabulary, teacher))
+            members.append(TrainStep(own, member, device, ranks, ids, teacher))
     side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
 
 
 def build_run_step(context: RunContext, model: LanguageModel) -> Update:
     """Return the TrainStep or EnsembleStep that trains `model` in the run of `context`."""
-    ids, vocabulary = context.corpus.train, context.corpus.vocabulary
     config, device, ranks = context.config, context.device, context.ranks
-    return build_step(config, model, device, ranks, ids, vocabulary, context.teacher)
+    return build_step(config, model, device, ranks, context.corpus.train, context.teacher)

@@ -182,20 +182,18 @@ class Evaluator:
         The key `name` has the loss of the model. In an ensemble, `{name}_member_1` has the first
         member's loss.
         """
-        vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         # the head is zero, so every id is equally likely
-        if is_untrained and vocabulary.unknown_id is None:
-            return {name: math.log(len(vocabulary))}
+        if is_untrained:
+            return {name: math.log(len(self.context.corpus.vocabulary))}
         self.stopwatch.lap(MILESTONE, 0)
         with phase("evaluating"):
             loss, *others = evaluate_each(
                 self.model,
                 self.val,
-                vocabulary,
                 characters=characters,
                 should_stop=self.context.should_stop,
-                ranks=ranks,
+                ranks=self.context.ranks,
             )
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):

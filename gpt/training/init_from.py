@@ -78,5 +78,4 @@ def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}
-    rows = [ids.get(c, OLD_MEAN) for c in new.characters]
-    return rows if old.unknown_id is None else [*rows, old.unknown_id]
+    return [ids.get(c, OLD_MEAN) for c in new.characters]

@@ -14,14 +14,13 @@ from gpt.device import compile_model
 from gpt.distributed.ddp import data_parallel
 from gpt.distributed.ranks import Ranks
 from gpt.errors import TrainingError
-from gpt.evaluation.loss import unknown_cost
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
-from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.text.vocabulary import Ids
 from gpt.training.gradients import Backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
@@ -46,11 +45,10 @@ class TrainStep:
         device: torch.device,
         ranks: Ranks,  # each computes its share of the windows
         ids: Ids,  # the train split
-        vocabulary: Vocabulary | None = None,  # to add log k for an id that k characters share
         teacher: Teacher | None = None,
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.ids, self.vocabulary = ids, vocabulary
+        self.ids = ids
         self.backward = Backward(config, model, device, ranks, teacher)
         self.precision = self.backward.precision
         self.is_asynchronous = device.type != "cpu"  # whether a call can return early
@@ -135,7 +133,7 @@ class TrainStep:
                     f"model.T, model.C or model.n_layer"
                 ) from error
             raise
-        return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
+        return loss
 
     def _replay(self, x: Tensor, y: Tensor) -> Tensor:
         """Set `.grad` for the batch `x`, `y`, (B, T); return the loss. On CUDA, use a CUDA graph.

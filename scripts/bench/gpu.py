@@ -42,7 +42,7 @@ def measure(config: Config, corpus: Corpus, device: torch.device) -> dict[str, f
     """Time the start and the steps of a new model."""
     began = time.perf_counter()
     model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-    update = build_step(config, model, device, SINGLE, corpus.train, corpus.vocabulary)
+    update = build_step(config, model, device, SINGLE, corpus.train)
     update.read([update(step) for step in range(WARMUP_STEPS)])
     started = time.perf_counter()
     update.read([update(WARMUP_STEPS + step) for step in range(TIMED_STEPS)])

@@ -76,7 +76,6 @@ async function generate(model, request, send, isStopped) {
       return "stopped";
     }
     const { logits, logP } = model.after(text, text.length - ids.length + skip);
-    if (model.vocabulary.unknownId !== null) logits[model.vocabulary.unknownId] = -Infinity;
     const token = choose(logits, uniforms.next(), rules, text);
     text.push(token);
     reason = buffer.push({

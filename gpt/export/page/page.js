@@ -97,12 +97,11 @@ function showTemperature() {
 
 // --- Writing and measuring ----------------------------------------------------------------------
 
-/** Encode a text; show which characters are not in the vocabulary, and how they are replaced. */
+/** Encode a text; show which characters were left out, as they are not in the vocabulary. */
 function encode(typed) {
   const { ids, outside } = vocabulary.encode(typed);
   const total = [...outside.values()].reduce((a, b) => a + b, 0);
-  const fate = vocabulary.unknownId === null ? "left out" : `replaced by ${REPLACEMENT}`;
-  notify(total ? `The model does not know these characters, which were ${fate}: ${listed(outside)}` : "");
+  notify(total ? `The model does not know these characters, which were left out: ${listed(outside)}` : "");
   return ids;
 }
 
@@ -194,9 +193,7 @@ async function measure() {
   const { reason } = await run({ op: "score", ids: ids.slice(first) }, ({ op, start, probabilities }) => {
     if (op !== "scores") return;
     const from = first + start;
-    // an unknown character that shares its id with others has its share of the probability
-    const shared = (p, i) => (ids[from + i] === vocabulary.unknownId ? p / header.vocabulary.unknown : p);
-    text.score(from, probabilities.map(shared));
+    text.score(from, probabilities);
     progress(`Measured ${count(from + probabilities.length)} of ${count(ids.length)} ${vocabulary.unit}s …`);
   });
   if (reason === "stopped") return;
@@ -235,7 +232,6 @@ const showPlace = joined(async () => {
     const { probabilities } = await client.ask({ op: "distribution", ids, skip });
     if (text.selected !== place) return;
     shown = Float64Array.from(probabilities, Math.log);
-    if (vocabulary.unknownId !== null) shown[vocabulary.unknownId] = -Infinity;
     cool();
   }
   await inside.show(ids, skip);

@@ -2,24 +2,22 @@
 
 const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
 const SPOKEN = { "\n": "newline", "\t": "tab", " ": "space" };
-const REPLACEMENT = "\ufffd";  // stands for the unknown id, and for bytes that are not UTF-8
 const LISTED_CHARACTERS = 20;  // most characters that a notice lists; the others are counted
 
 /** Text to ids and back, as in gpt/text/vocabulary.py and gpt/text/normalizer.py. */
 class Vocabulary {
   /**
-   * @param {{characters: string, unknown: number, bytes: boolean}} vocabulary of the header
+   * @param {{characters: string, bytes: boolean}} vocabulary of the header
    * @param {{newlines: string, normalize: string, lowercase: boolean}} rules how texts are normalised
    */
-  constructor({ characters = "", unknown = 0, bytes = false }, rules) {
+  constructor({ characters = "", bytes = false }, rules) {
     this.isBytes = bytes;
     this.unit = bytes ? "byte" : "character";
     this.rules = rules;
     this.names = bytes
       ? Array.from({ length: 256 }, (_, i) => (i < 128 ? String.fromCharCode(i) : `\\x${i.toString(16)}`))
-      : [...characters, ...(unknown ? [REPLACEMENT] : [])];
+      : [...characters];
     this.known = new Map([...characters].map((c, id) => [c, id]));
-    this.unknownId = unknown ? this.names.length - 1 : null;
     // an empty prompt is a newline, or the first character
     this.start = bytes ? 10 : (this.known.get("\n") ?? 0);
   }
@@ -34,22 +32,17 @@ class Vocabulary {
   }
 
   /**
-   * Encode a text after normalising it. Unknown characters get the id that they share; without such
-   * an id they are dropped.
+   * Encode a text after normalising it. Unknown characters are dropped.
    * @returns {{ids: number[], outside: Map<string, number>}} ids, and how often each unknown character occurs
    */
   encode(text) {
     const ids = [], outside = new Map();
-    const miss = (c) => outside.set(c, (outside.get(c) ?? 0) + 1);
     const encoder = new TextEncoder();
     for (const c of this.normalized(text)) {
       const isSurrogate = c >= "\ud800" && c <= "\udfff" && c.length === 1;
       if (this.isBytes && !isSurrogate) ids.push(...encoder.encode(c));
       else if (this.known.has(c)) ids.push(this.known.get(c));
-      else {
-        miss(c);
-        if (this.unknownId !== null && !isSurrogate) ids.push(this.unknownId);
-      }
+      else outside.set(c, (outside.get(c) ?? 0) + 1);
     }
     return { ids, outside };
   }
