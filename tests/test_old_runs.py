@@ -116,6 +116,7 @@ def test_a_run_with_counts_can_be_trained_from(
         ("model.window_counts", "leave it out"),
         ("model.attention_window", "set model.T instead"),
         ("model.exportable", "leave it out"),
+        ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
     ],
 )

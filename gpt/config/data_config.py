@@ -62,9 +62,6 @@ class DataConfig(ConfigSection):
         "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
         "text, title,text or messages.content; null = read these files as plain text",
     )
-    bad_records: Literal["refuse", "skip"] = resumable(
-        "refuse", "stop at a table record that cannot be read, or skip and count such records"
-    )
     separator: Text = setting(
         "\n\n", "text between two documents; in --set, \\n is a line end and \\t a tab"
     )

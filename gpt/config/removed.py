@@ -9,6 +9,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "model.window_counts": "a model is a network without n-gram counts, so leave it out",
     "model.attention_window": "attention sees all of model.T, so set model.T instead",
     "model.exportable": "gpt export --to huggingface writes any model, so leave it out",
+    "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
 }

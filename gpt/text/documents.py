@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpt.errors import listed
 
-MAX_LISTED_NAMES = 3  # largest number of file or record names in a notice
+MAX_LISTED_NAMES = 3  # largest number of file names in a notice
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Name of a file or record that is not read, and the reason."""
+    """Name of a file that is not read, and the reason."""
 
     name: str
     reason: str
@@ -77,10 +77,10 @@ class Source:
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents in order; omit skipped files and records."""
+        """Yield the documents in order; omit skipped files."""
         return (part for part in self.parts() if isinstance(part, Document))
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The skipped files and records. To find them, all archives and tables are read."""
+        """The skipped files. To find them, all archives are read."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

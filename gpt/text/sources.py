@@ -155,7 +155,7 @@ class _TextFiles:
             self.paths.append(path)
 
     def _parts(self) -> Iterator[Document | Skipped]:
-        """Yield the documents of all files in order, and the files and records that are skipped."""
+        """Yield the documents of all files in order, and the files that are skipped."""
         yield from self.skipped
         skipped, count = list[Skipped](), 0
         for each in chain.from_iterable(map(self._read, self.paths)):
@@ -176,7 +176,7 @@ class _TextFiles:
                 if is_included(name.split("/"), self._data.globs):
                     yield from self._read_member(entry)
         elif kind == PARQUET:
-            yield from read_parquet(path, self._data)
+            yield from read_parquet(path, self._data.column)
         elif self._data.column is not None and kind not in TEXT_TABLES:
             raise TextError(f"{in_message(path)}: {_NO_COLUMNS}")
         else:
@@ -196,10 +196,10 @@ class _TextFiles:
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
         if self._raw and self._binary_format(head, entry.name):
             yield Document(entry.name, entry.blocks, raw=True)
-        elif self._data.column is None:
+        elif (column := self._data.column) is None:
             yield Document(entry.name, partial(self._chunks, entry, head))
         else:
-            yield from read_records(self._chunks(entry, head), kind, entry.name, self._data)
+            yield from read_records(self._chunks(entry, head), kind, entry.name, column)
 
     def _chunks(self, entry: Entry, head: bytes) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
