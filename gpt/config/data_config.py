@@ -53,7 +53,7 @@ class DataConfig(ConfigSection):
     )
     include: Globs = resumable(
         (),
-        'globs of the files to read in a folder or archive, such as ["*.md", "src/**/*.py"]; a '
+        'globs of the files to read in a folder, such as ["*.md", "src/**/*.py"]; a '
         "glob after ! excludes files; [] = all text files",
     )
     exclude: Globs = resumable((), "globs of the files or folders to skip, such as drafts")

@@ -98,8 +98,8 @@ def naming_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
-    """Yield path and content of each file in an archive. Skip hidden files and links.
+def members(path: Path, kind: str) -> Iterator[Entry]:
+    """Yield each file in an archive. Skip hidden files and links.
 
     `kind` is the suffix of the archive, `.zip` or `.tar`. The files of a .zip are sorted by path.
     The files of a .tar keep their order.
@@ -108,7 +108,7 @@ def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
     with naming_errors(in_message(path)):
         for name, entry in read(path):
             if not any(part.startswith(".") for part in _parts(name)):
-                yield name, entry
+                yield entry
 
 
 def _parts(name: str) -> list[str]:

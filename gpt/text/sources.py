@@ -12,7 +12,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
 from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
-from gpt.text.folders import find_files, is_excluded, is_included
+from gpt.text.folders import find_files, is_excluded
 from gpt.text.formats import advice, binary_format
 from gpt.text.named import NAMED, open_named
 from gpt.text.reading import ARCHIVES, Entry, file_entry, in_message, members, split_suffixes
@@ -79,6 +79,11 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool)
     except (OSError, ValueError):  # a name with a NUL
         mode = 0
     if stat.S_ISREG(mode):
+        if data.globs and split_suffixes(path.name)[0] in ARCHIVES:
+            raise TextError(
+                f"{shown}: data.include and data.exclude choose files in folders, not in archives; "
+                f"unpack the archive and name its folder"
+            )
         files = _TextFiles(name, data, may_be_utf8=may_be_utf8)
         files.add(path, named=True)
         return files.source(stdin)
@@ -104,9 +109,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool)
 
 
 def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
-    # data.include has selected these files. In archives among them, only exclusions apply.
-    excluding = tuple(glob for glob in data.include if glob.startswith("!"))
-    files = _TextFiles(name, data.model_copy(update={"include": excluding}), may_be_utf8=True)
+    files = _TextFiles(name, data, may_be_utf8=True)
     for each in dict.fromkeys(found):  # a glob may find a file twice
         if isinstance(each, Skipped):
             files.skipped.append(each)
@@ -172,9 +175,8 @@ class _TextFiles:
     def _read(self, path: Path) -> Iterator[Document | Skipped]:
         kind, _ = split_suffixes(path.name)
         if kind in ARCHIVES:
-            for name, entry in members(path, kind):
-                if is_included(name.split("/"), self._data.globs):
-                    yield from self._read_member(entry)
+            for entry in members(path, kind):
+                yield from self._read_member(entry)
         elif kind == PARQUET:
             yield from read_parquet(path, self._data.column)
         elif self._data.column is not None and kind not in TEXT_TABLES:
