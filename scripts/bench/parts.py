@@ -86,8 +86,8 @@ def parts(text: Path, out: Path) -> dict[str, float]:
 def trainer(config: Config, corpus: Corpus) -> tuple[Any, Any]:
     """Return a new model and the function that trains it for one step."""
     model = make_model(config.model, len(corpus.vocabulary), config.seed)
-    ids, vocabulary = corpus.train[:TRAIN_CHARACTERS], corpus.vocabulary
-    return model, build_step(config, model, torch.device("cpu"), SINGLE, ids, vocabulary)
+    ids = corpus.train[:TRAIN_CHARACTERS]
+    return model, build_step(config, model, torch.device("cpu"), SINGLE, ids)
 
 
 def val_loss(config: Config, corpus: Corpus) -> float:
@@ -95,7 +95,7 @@ def val_loss(config: Config, corpus: Corpus) -> float:
     model, step = trainer(config, corpus)
     for i in range(config.train.steps):
         step(i)
-    return float(evaluate(model, corpus.val[:VAL_CHARACTERS], corpus.vocabulary))
+    return float(evaluate(model, corpus.val[:VAL_CHARACTERS]))
 
 
 def step_ratio(base: Config, variant: Config, corpus: Corpus) -> float:
