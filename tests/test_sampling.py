@@ -4,7 +4,6 @@ import math
 import os
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import (
     PLAIN,
     Generator,
-    GrowingText,
     generate,
     generate_text,
     sample_sources,
@@ -108,16 +106,6 @@ def chunks_of(
 ) -> Iterator[Chunk]:
     sources = sample_sources(seed, range(len(prompts)) if indices is None else indices)
     return generate(engine, vocabulary, prompts, sources, **options)
-
-
-def texts_of(
-    prompts: list[list[int]], rules: SampleConfig = PLAIN, given: list[int] | None = None
-) -> list[GrowingText]:
-    sources = sample_sources(3, range(len(prompts)))
-    return [
-        GrowingText(prompt, source, rules, deque(given or []))
-        for prompt, source in zip(prompts, sources, strict=True)
-    ]
 
 
 def engines(net: LanguageModel, B: int) -> list[Engine]:
@@ -386,7 +374,7 @@ def test_each_character_has_the_context_that_the_docstring_says(
     """
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    generator = Generator(engines(net, 3)[which], texts_of(prompts))
+    generator = Generator(engines(net, 3)[which], prompts, sample_sources(3, range(3)))
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = generator.step()
@@ -398,52 +386,16 @@ def test_each_character_has_the_context_that_the_docstring_says(
             contexts[b].append(ids[b])
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_text_that_joins_a_batch_is_as_if_alone(which: int) -> None:
-    """Texts of different prompts and rules join after 0, 7 and 11 steps, and leave after 41 each.
-
-    Two of them have the same prompt.
-    """
-    net, steps = model(), 41
-    prompts = [[1, 2, 3], [4] * 29, [5, 6], [5, 6]]
-    rules = [PLAIN, rules_of(temperature=0.5), rules_of(presence_penalty=1.0), PLAIN]
-
-    def texts() -> list[GrowingText]:
-        sources = sample_sources(3, range(4))
-        return [GrowingText(*each) for each in zip(prompts, sources, rules, strict=True)]
-
-    alone = []
-    for text in texts():
-        generator = Generator(engines(net, 1)[which], [text])
-        alone.append([generator.step()[0][0] for _ in range(steps)])
-    joining = {0: texts()[:1], 7: texts()[1:2], 11: texts()[2:]}
-    generator = Generator(engines(net, 1)[which], joining.pop(0))
-    names, found = [0], list[list[int]]([[], [], [], []])
-    for step in range(steps + 11):
-        if new := joining.get(step):
-            names += range(len(names), len(names) + len(new))
-            generator.select([*range(len(generator.texts))], new)
-        for name, id_ in zip(names, generator.step()[0], strict=True):
-            found[name].append(id_)
-        rows = [row for row, name in enumerate(names) if len(found[name]) < steps]
-        if 0 < len(rows) < len(names):
-            generator.select(rows)
-            names = [names[row] for row in rows]
-    assert found == alone
-
-
-def test_given_ids_are_scored_and_cost_no_draw() -> None:
-    """As if the ids had been drawn: the log-probabilities of a greedy text, and the text after."""
+def test_given_ids_are_scored() -> None:
+    """As if the ids had been drawn: the log-probabilities of a greedy text."""
     net = model()
-    greedy = Generator(engine_of(net, 1), texts_of([[1]], rules_of(temperature=0)))
-    steps = [greedy.step() for _ in range(23)]
-    ids = [ids[0] for ids, _ in steps]
-    scoring = Generator(engine_of(net, 1), texts_of([[1]], given=ids))
-    for _, expected in steps:
-        np.testing.assert_allclose(scoring.step()[1], expected, atol=1e-5)
-    plain = Generator(engine_of(net, 1), texts_of([[1, *ids[:7]]]))
-    after = Generator(engine_of(net, 1), texts_of([[1]], given=ids[:7]))
-    assert [after.step()[0] for _ in range(12)][7:] == [plain.step()[0] for _ in range(5)]
+    greedy = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]), rules_of(temperature=0))
+    scoring = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]))
+    for _ in range(23):
+        ids, expected = greedy.step()
+        given, log_probabilities = scoring.step(ids)
+        assert given == ids
+        np.testing.assert_allclose(log_probabilities, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("rules", [PLAIN, rules_of(presence_penalty=0.7, frequency_penalty=0.3)])
@@ -527,7 +479,7 @@ def test_a_prompt_is_read_once_for_all_its_samples() -> None:
             return np.zeros((len(ids), V), np.float32)
 
     engine = Counting("")
-    Generator(engine, texts_of([[1, 2]] * 3 + [[1, 3]] * 2))
+    Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(3, range(5)))
     assert (reads, selected) == ([2], [[0, 0, 0, 3, 3]])
 
 
@@ -554,9 +506,8 @@ def test_penalties_count_the_last_64_characters_of_prompt_and_sample() -> None:
     rules = rules_of(presence_penalty=100.0, temperature=0)
     text = sample("a", length=V - 1, rules=rules)
     assert sorted("a" + text) == sorted(VOCABULARY.characters)
-    texts = texts_of([[3] * 99], rules)
-    Generator(engines(model(), 1)[0], texts)
-    assert texts[0].recent == [3] * 64
+    generator = Generator(engines(model(), 1)[0], [[3] * 99], sample_sources(3, [0]), rules)
+    assert generator.recent == [[3] * 64]
 
 
 # --- text: stops, lengths, order ---

@@ -1,8 +1,6 @@
 """Generate texts from prompts, character by character, up to a length or a stop string."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,27 +26,6 @@ def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
-@dataclass(eq=False)
-class GrowingText:
-    """A text that a `Generator` continues, with its own random numbers and sampling rules.
-
-    Attributes:
-        prompt: the ids to continue.
-        source: the random generator, which gives one number for each id that is drawn.
-        rules: the sampling rules, such as the temperature.
-        given: ids to append before any id is drawn, such as those of a text to score.
-        context: the last ids, from which the network predicts; set by `Generator`.
-        recent: the last ids, which the penalties make less likely; set by `Generator`.
-    """
-
-    prompt: list[int]
-    source: np.random.Generator
-    rules: SampleConfig
-    given: deque[int] = field(default_factory=deque)
-    context: list[int] = field(init=False, default_factory=list)
-    recent: list[int] = field(init=False, default_factory=list)
-
-
 class Generator:
     """Generator that appends one id at a time to each of several texts.
 
@@ -58,74 +35,71 @@ class Generator:
 
     Args:
         engine: the engine, with one row for each text.
-        texts: the texts to continue.
+        prompts: the ids of the texts to continue.
+        sources: a random generator for each text, which gives one number for each drawn id.
+        rules: the sampling rules, such as the temperature.
     """
 
-    def __init__(self, engine: Engine, texts: Sequence[GrowingText]) -> None:
-        self.engine, self.T = engine, engine.T
-        self.texts = list(texts)
-        self._start(range(len(texts)))
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[list[int]],
+        sources: Sequence[np.random.Generator],
+        rules: SampleConfig = PLAIN,
+    ) -> None:
+        self.engine, self.T, self.rules = engine, engine.T, rules
+        self.sources = list(sources)
+        self.contexts = [prompt[-self.T :] for prompt in prompts]
+        self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]  # ids to penalise
+        first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled only once
+        copied = [first_rows.setdefault(tuple(ids), row) for row, ids in enumerate(self.contexts)]
+        self._prefill(list(first_rows.values()))
+        if len(first_rows) < len(copied):
+            self.engine.select(copied)
 
-    def step(self) -> tuple[list[int], NDArray[np.float64]]:
+    def step(self, given: list[int] | None = None) -> tuple[list[int], NDArray[np.float64]]:
         """Append an id to each text.
+
+        Args:
+            given: the ids to append; None to draw them.
 
         Returns:
             The new id of each of B texts; and the model's log-probabilities (B, V), before the
             sampling rules.
         """
-        if full := [row for row, text in enumerate(self.texts) if len(text.context) > self.T]:
+        if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
-                del self.texts[row].context[: -max(self.T // 2, 1)]
+                del self.contexts[row][: -max(self.T // 2, 1)]
             self._prefill(full)
-        logits = self.engine.decode([text.context[-1] for text in self.texts]).astype(np.float64)
+        logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        chosen = self._choose(log_probabilities)
-        for text, id_ in zip(self.texts, chosen.tolist(), strict=True):
-            text.context.append(id_)
-            text.recent.append(id_)
-            del text.recent[:-PENALTY_CHARACTERS]
-        return chosen.tolist(), log_probabilities
+        chosen = self._draw(log_probabilities) if given is None else given
+        for context, recent, id_ in zip(self.contexts, self.recent, chosen, strict=True):
+            context.append(id_)
+            recent.append(id_)
+            del recent[:-PENALTY_CHARACTERS]
+        return chosen, log_probabilities
 
-    def select(self, rows: list[int], added: Sequence[GrowingText] = ()) -> None:
-        """Keep only the texts with the indices `rows`, in this order; then append `added`."""
-        self.engine.select([*rows, *[0] * len(added)])  # new rows, to be prefilled
-        self.texts = [self.texts[row] for row in rows] + [*added]
-        if added:
-            self._start(range(len(rows), len(self.texts)))
+    def select(self, rows: list[int]) -> None:
+        """Keep only the texts with the indices `rows`, in this order."""
+        self.engine.select(rows)
+        self.sources = [self.sources[row] for row in rows]
+        self.contexts = [self.contexts[row] for row in rows]
+        self.recent = [self.recent[row] for row in rows]
 
-    def _choose(self, logits: NDArray[np.float64]) -> NDArray[np.int_]:
-        """Return the next id of each text: a given id, or one drawn from `logits` (B, V)."""
-        chosen = np.empty(len(self.texts), np.int_)
-        rows_by_rules: dict[SampleConfig, list[int]] = {}
-        for row, text in enumerate(self.texts):
-            if text.given:
-                chosen[row] = text.given.popleft()
-            else:
-                rows_by_rules.setdefault(text.rules, []).append(row)
-        for rules, rows in rows_by_rules.items():
-            draws = np.array([self.texts[row].source.random() for row in rows])
-            recent = [self.texts[row].recent for row in rows]
-            chosen[rows] = choose(logits[rows], draws, rules, recent)
-        return chosen
-
-    def _start(self, rows: range) -> None:
-        """Prefill the new texts, which are the last `rows`; prefill equal prompts only once."""
-        for text in self.texts[rows.start :]:
-            text.context = text.prompt[-self.T :]
-            text.recent = text.prompt[-PENALTY_CHARACTERS:]
-        first_rows: dict[tuple[int, ...], int] = {}
-        copied = [first_rows.setdefault(tuple(self.texts[row].context), row) for row in rows]
-        self._prefill(list(first_rows.values()))
-        if len(first_rows) < len(rows):
-            self.engine.select([*range(rows.start), *copied])
+    def _draw(self, log_probabilities: NDArray[np.float64]) -> list[int]:
+        """Draw an id for each text from `log_probabilities` (B, V), after the sampling rules."""
+        draws = np.array([source.random() for source in self.sources])
+        ids: list[int] = choose(log_probabilities, draws, self.rules, self.recent).tolist()
+        return ids
 
     def _prefill(self, rows: list[int]) -> None:
         """Prefill the texts in `rows` with all ids but the last, which `step` decodes."""
-        contexts = [self.texts[row].context[:-1] for row in rows]
+        contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
         for i in range(0, len(rows), n):
@@ -163,8 +137,7 @@ def generate(
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
-    texts = [GrowingText(*text, rules) for text in zip(prompts, sources, strict=True)]
-    generator = Generator(engine, texts)
+    generator = Generator(engine, prompts, sources, rules)
     detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
     samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))

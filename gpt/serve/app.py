@@ -1,71 +1,108 @@
 """Web application: OpenAI's API for completions, and the page that runs the model."""
 
 import asyncio
-from contextlib import closing
-from typing import Any
+import base64
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route, Router
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpt.serve.batch import Batch
-from gpt.serve.completion_request import parse_request
-from gpt.serve.completions import Completion
-from gpt.serve.guard import Guard, read_body
-from gpt.serve.refusal import Refusal, refusal_of
-from gpt.serve.served_run import ServedRun
+from gpt.serve.completion_request import CompletionRequest, parse_request
+from gpt.serve.completions import Completion, error_content
+from gpt.serve.served_run import MAX_TEXTS, ServedRun
+
+MAX_BODY_BYTES = 2**20  # largest body of a request
+STALL_S = 60  # seconds after which a client that does not read its stream is dropped
+Result = TypeVar("Result")
 
 
-class EventStream(StreamingResponse):
-    """Response that streams a completion, then closes it, even if the client disconnects."""
+class AccessCheck:
+    """ASGI application that refuses requests of other web sites, or without the token.
 
-    def __init__(self, completion: Completion) -> None:
-        headers = {"Cache-Control": "no-cache"}
-        super().__init__(completion.events(), headers=headers, media_type="text/event-stream")
-        self.completion = completion
+    A page of another site could call this server from the user's browser. The browser then sends
+    the site's address as `Origin`, which differs from `Host`.
+
+    Args:
+        app: the application that answers the other requests.
+        token: the secret that each request must have, as `Authorization: Bearer TOKEN` or as the
+            password that a browser asks for; None if none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self.app, self.token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events, until the end or until the client disconnects."""
-        with closing(self.completion):
-            await super().__call__(scope, receive, send)
+        """Answer a request, or raise HTTPException."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise HTTPException(403, f"Origin {origin:.100}: expected a page of {host:.100}")
+        if self.token is not None and not self._has_token(headers.get("authorization", "")):
+            raise HTTPException(
+                401,
+                "expected the header Authorization: Bearer TOKEN, with the token of gpt serve",
+                {"WWW-Authenticate": 'Basic realm="gpt serve: any name, and the token"'},
+            )
+        await self.app(scope, receive, send)
+
+    def _has_token(self, authorization: str) -> bool:
+        scheme, _, secret = authorization.partition(" ")
+        sent = secret.encode() if scheme.lower() == "bearer" else b""
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                sent = base64.b64decode(secret).partition(b":")[2]
+        return secrets.compare_digest(sent, (self.token or "").encode())
 
 
 class App(Starlette):
     """Web application.
 
+    One thread loads models and computes all texts, a short piece of one request at a time. A client
+    that reads slowly is waited for outside this thread, so it does not delay others.
+
     Args:
         run: the run to serve.
-        batch: generates the texts of all requests.
         token: the secret that each request must contain; None if none is needed.
-        only_local: whether the `Host` of a request must be a name of this machine.
+        hosts: the names that the `Host` of a request can have; `*` for any. If the name of another
+            site resolves to this machine (DNS rebinding), `Origin` and `Host` are equal.
     """
 
-    def __init__(self, run: ServedRun, batch: Batch, token: str | None, only_local: bool) -> None:
-        self.run, self.batch = run, batch
+    def __init__(self, run: ServedRun, token: str | None, hosts: list[str]) -> None:
+        self.run = run
+        self._thread = ThreadPoolExecutor(1, "gpt serve")
+        self._texts = 0  # texts that are being generated, or not yet read by their client
         routes = [
             Route("/", self.page),
-            Route("/health", self.health),
             Route("/v1/models", self.models),
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
-        guard = Guard(Router(routes), token, only_local)
+        check = Middleware(AccessCheck, token)
         handlers: Any = {HTTPException: _refused, Exception: _refused}
-        super().__init__(routes=[Mount("/", guard)], exception_handlers=handlers)
+        super().__init__(
+            routes=[Mount("/", routes=routes, middleware=[check])],
+            middleware=[Middleware(TrustedHostMiddleware, hosts, www_redirect=False)],
+            exception_handlers=handlers,
+        )
 
     async def page(self, request: Request) -> Response:
         """Send the page that runs the model in the browser."""
-        return HTMLResponse(await self.run.page())
-
-    async def health(self, request: Request) -> Response:
-        """Answer that the server is running."""
-        return JSONResponse({"status": "ok"})
+        return HTMLResponse(await self.in_thread(self.run.page))
 
     async def models(self, request: Request) -> Response:
         """List the one model that is served."""
-        checkpoint = (await self.run.model()).checkpoint
+        checkpoint = (await self.in_thread(self.run.model)).checkpoint
         model = {
             "id": self.run.name,
             "object": "model",
@@ -78,36 +115,80 @@ class App(Starlette):
 
     async def completions(self, request: Request) -> Response:
         """Continue or score the prompts of a request."""
-        asked = parse_request(await read_body(request))
+        asked = parse_request(await _read_body(request))
+        completion = await self.in_thread(lambda: self._completion(asked))
+        if asked.stream:
+            return EventStream(self, completion)
+        with self.places(completion):
+            while await self.in_thread(completion.advance):
+                if await request.is_disconnected():
+                    raise HTTPException(499, "the client disconnected")
+            return JSONResponse(completion.response())
+
+    async def in_thread(self, function: Callable[[], Result]) -> Result:
+        """Call `function` in the only thread that uses the model; return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    @contextmanager
+    def places(self, completion: Completion) -> Iterator[None]:
+        """Reserve memory for the texts of `completion`; raise HTTPException if there is none."""
+        count = len(completion.choices)
+        if self._texts + count > MAX_TEXTS:
+            message = f"the server is busy with {self._texts} texts; try again later"
+            raise HTTPException(429, message, {"Retry-After": "1"})
+        self._texts += count
+        try:
+            yield
+        finally:
+            self._texts -= count
+
+    def _completion(self, asked: CompletionRequest) -> Completion:
         name = self.run.name
         if asked.model not in (None, name):
             message = f"model: expected {name}, got {asked.model!r:.100}"
-            raise Refusal(404, message, param="model", code="model_not_found")
-        completion = Completion(asked, await self.run.model(), name, self.batch)
-        if asked.stream:
-            return EventStream(completion)
-        with closing(completion):
-            answer = asyncio.ensure_future(completion.response())
-            watch = asyncio.ensure_future(_disconnected(request))
-            watch.add_done_callback(lambda _: answer.cancel())
-            try:
-                return JSONResponse(await answer)
-            finally:
-                watch.cancel()
+            raise HTTPException(404, message)
+        return Completion(asked, self.run.model(), name)
 
 
-async def _disconnected(request: Request) -> None:
-    """Wait until the client disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+class EventStream(StreamingResponse):
+    """Response that streams a completion until its end, or until the client stops reading."""
+
+    def __init__(self, app: App, completion: Completion) -> None:
+        events = completion.events(app.in_thread)
+        headers = {"Cache-Control": "no-cache"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self.app, self.completion = app, completion
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(STALL_S):
+                await send(message)
+
+        with self.app.places(self.completion):
+            await super().__call__(scope, receive, send_in_time)
+
+
+async def _read_body(request: Request) -> bytes:
+    """Return the body of a request; raise HTTPException if it has more than MAX_BODY_BYTES.
+
+    A body that is too large is read and discarded, because most clients read the response only
+    after they have sent the whole body.
+    """
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= MAX_BODY_BYTES:
+            body += chunk
+    if size > MAX_BODY_BYTES:
+        message = f"the body has more than {MAX_BODY_BYTES:,} bytes; send a smaller one"
+        raise HTTPException(413, message)
+    return bytes(body)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
-    if isinstance(error, HTTPException) and not isinstance(error, Refusal):
-        where = f"{request.method} {request.url.path:.100}"
-        error = Refusal(error.status_code, f"{where}: {error.detail}", headers=error.headers)
-    if isinstance(error, ClientDisconnect):
-        error = Refusal(499, "the client disconnected")  # nobody reads this answer
-    refusal = refusal_of(error)
-    return JSONResponse(refusal.content, refusal.status_code, refusal.headers)
+    if isinstance(error, HTTPException):
+        return JSONResponse(error_content(error), error.status_code, error.headers)
+    return JSONResponse(error_content(error), 500)

@@ -4,13 +4,12 @@ import reprlib
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from starlette.exceptions import HTTPException
 
 from gpt.config.sample_config import Penalty, Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
-from gpt.serve.refusal import Refusal
 
-MAX_TOKENS = 2**16  # most tokens of a text
-MAX_REQUEST_TOKENS = 2**18  # most tokens of all texts of a request, which are kept in memory
+MAX_REQUEST_TOKENS = 2**16  # most tokens of all texts of a request, which are kept in memory
 MAX_LIKELY = 5  # most likely ids that are listed with a token
 MAX_STOPS = 16  # stop strings of a request
 LISTS = {  # messages about fields that are a list or one item
@@ -40,7 +39,7 @@ class CompletionRequest(BaseModel):
 
     model: str | None = None
     prompt: Annotated[Prompts, Field(min_length=1), BeforeValidator(_listed)] = [""]
-    max_tokens: int = Field(16, ge=0, le=MAX_TOKENS)
+    max_tokens: int = Field(16, ge=0)
     temperature: NonNegativeFloat = 1.0
     top_p: Probability = 1.0
     top_k: PositiveInt | None = None  # not in OpenAI's API
@@ -73,18 +72,18 @@ def parse_request(body: bytes) -> CompletionRequest:
     """Parse the body of a request.
 
     Raises:
-        Refusal: it is not JSON, or a field is unknown or wrong.
+        HTTPException: it is not JSON, or a field is unknown or wrong.
     """
     try:
         return CompletionRequest.model_validate_json(body)
     except ValidationError as error:
         mistake = error.errors(include_url=False, include_context=False)[0]
-    field = str(mistake["loc"][0]) if mistake["loc"] else None
-    message, got = mistake["msg"], reprlib.repr(mistake["input"])
+    field = str(mistake["loc"][0]) if mistake["loc"] else ""
+    message = LISTS.get(field, mistake["msg"].replace("Input should be", "expected"))
     if mistake["type"] == "json_invalid":
-        raise Refusal(400, f"expected a JSON object: {message}")
-    if mistake["type"] == "extra_forbidden":
-        raise Refusal(400, f"{field:.100}: no such field; leave it out", param=field)
-    message = message.replace("Input should be", "expected")
-    message = LISTS.get(field or "", message)
-    raise Refusal(400, message if field is None else f"{field}: {message}, got {got}", param=field)
+        message = f"expected a JSON object: {message}"
+    elif mistake["type"] == "extra_forbidden":
+        message = f"{field:.100}: no such field; leave it out"
+    else:
+        message = f"{field}: {message}, got {reprlib.repr(mistake['input'])}".removeprefix(": ")
+    raise HTTPException(400, message)

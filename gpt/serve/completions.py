@@ -1,22 +1,37 @@
-"""Answer completion requests: convert the ids that `Batch` generates to JSON."""
+"""Answer completion requests: generate texts, and convert their ids to JSON."""
 
-import asyncio
 import json
+import logging
 import os
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpt.sampling.generate import PLAIN, GrowingText, sample_sources
+import numpy as np
+from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+
+from gpt.errors import GPTError
+from gpt.sampling.generate import Generator, sample_sources
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, StopBuffer
-from gpt.serve.batch import MAX_ADMITTED, Batch, TextTask, Token
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
-from gpt.serve.refusal import Refusal
-from gpt.serve.served_run import ServedModel
+from gpt.serve.served_run import MAX_TEXTS, ServedModel
+
+PIECE_S = 0.03  # seconds of generating after which other requests have their turn
+
+log = logging.getLogger(__name__)
+
+
+class Token(NamedTuple):
+    """An id of a text, with its log-probability and those of the most likely ids."""
+
+    id: int
+    log_probability: float | None = None  # None for the first id of a prompt
+    likely: dict[int, float] | None = None
 
 
 @dataclass(eq=False)
@@ -34,25 +49,25 @@ class CompletionChoice:
     tokens: deque[tuple[int, Token]] = field(default_factory=deque)
     finish_reason: str | None = None  # `stop` or `length` at the end of the choice
 
-    def echo(self, prompt: Sequence[Token]) -> None:
+    def echo(self, prompt: list[Token]) -> None:
         """Begin the text with the tokens of `prompt`."""
         self.text = "".join(character for token in prompt for character, _ in self._decode(token))
 
-    def add(self, tokens: Sequence[Token]) -> None:
-        """Add generated tokens. Tokens after the end of the text are ignored."""
-        for token in tokens:
-            self.generated += 1
-            for character in self._decode(token):
-                chunk = self.buffer.push(*character)
-                if chunk is not None:
-                    self.text += chunk.text
-                    if chunk.stop is not None:
-                        self.finish_reason = "stop"
-                        return
-            if self.generated == self.buffer.length:
-                self.text += self.buffer.release(len(self.buffer.text)).text
-                self.finish_reason = "length"
-                return
+    def add(self, token: Token) -> None:
+        """Add a generated token, unless the text has ended."""
+        if self.finish_reason is not None:
+            return
+        self.generated += 1
+        for character in self._decode(token):
+            chunk = self.buffer.push(*character)
+            if chunk is not None:
+                self.text += chunk.text
+                if chunk.stop is not None:
+                    self.finish_reason = "stop"
+                    return
+        if self.generated == self.buffer.length:
+            self.text += self.buffer.release(len(self.buffer.text)).text
+            self.finish_reason = "length"
 
     def _decode(self, token: Token) -> list[tuple[str, float]]:
         """Return the characters that `token` completes, as `Detokenizer.push` does."""
@@ -94,44 +109,36 @@ class CompletionChoice:
 
 
 class Completion:
-    """A request that is being answered. Call `close` at the end to free its places in the batch.
+    """A request that is being answered, by a model that stays the same until the end.
 
     Args:
         request: the request.
-        model: the model; it generates all texts, even if a newer checkpoint is loaded.
+        model: the model.
         name: the name of the model.
-        batch: the batch that generates the texts.
 
     Raises:
-        Refusal: a prompt cannot be encoded, or there are too many tokens or texts.
+        HTTPException: a prompt cannot be encoded, or there are too many tokens or texts.
     """
 
-    def __init__(
-        self, request: CompletionRequest, model: ServedModel, name: str, batch: Batch
-    ) -> None:
-        self.request, self.model, self.batch = request, model, batch
+    def __init__(self, request: CompletionRequest, model: ServedModel, name: str) -> None:
+        self.request, self.model = request, model
         count = len(request.prompt) * request.n
-        if count > MAX_ADMITTED:
-            message = f"expected at most {MAX_ADMITTED} texts (prompts times n), got {count}"
-            raise Refusal(400, f"{message}; send several requests")
-        self.prompts = [model.encode(prompt) for prompt in request.prompt]
-        tokens = request.max_tokens * count
-        if request.echo:
-            tokens += sum(map(len, self.prompts)) * request.n
+        if count > MAX_TEXTS:
+            message = f"expected at most {MAX_TEXTS} texts (prompts times n), got {count}"
+            raise HTTPException(400, f"{message}; send several requests")
+        encoded = [model.encode(prompt) for prompt in request.prompt]
+        self.prompts = [ids for ids in encoded for _ in range(request.n)]
+        tokens = request.max_tokens * count + request.echo * sum(map(len, self.prompts))
         if tokens > MAX_REQUEST_TOKENS:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
-            raise Refusal(400, f"{message}, got {tokens:,}; send several requests")
-        self.prompt_tokens = sum(map(len, self.prompts))
-        request.prompt.clear()  # it can have megabytes, and the request may have to wait
-        if not request.echo:
-            self.prompts = [ids[-model.context :] for ids in self.prompts]
+            raise HTTPException(400, f"{message}, got {tokens:,}; send several requests")
         self.choices = [
             CompletionChoice(
                 Detokenizer(model.vocabulary, () if request.echo else prompt),
                 StopBuffer(index, [stop for stop in request.stop if stop], request.max_tokens),
                 has_logprobs=request.logprobs is not None,
             )
-            for index, prompt in enumerate(each for each in self.prompts for _ in range(request.n))
+            for index, prompt in enumerate(self.prompts)
         ]
         self.head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
@@ -140,118 +147,107 @@ class Completion:
             "model": name,
             "system_fingerprint": f"step-{model.checkpoint.step}",
         }
-        self._changed = asyncio.Event()
-        self._tasks: list[TextTask] = []
-        batch.reserve(count)
+        self._steps = self._generate()
 
-    def close(self) -> None:
-        """Stop generating, and free the places of the request in the batch."""
-        for task in self._tasks:
-            task.count = 0
-        self.batch.release(len(self.choices))
-
-    async def response(self) -> dict[str, Any]:
-        """Return the whole response.
+    def advance(self) -> bool:
+        """Generate for about PIECE_S; return whether the texts have not yet ended.
 
         Raises:
-            Refusal: the model is broken, or the server stops.
+            CheckpointError: the model's logits are NaN or infinite.
         """
-        async for _ in self._news():
-            pass
+        end = time.monotonic() + PIECE_S
+        return any(time.monotonic() >= end for _ in self._steps)
+
+    def response(self) -> dict[str, Any]:
+        """Return the whole response, after the texts have ended."""
         choices = [choice.take() for choice in self.choices]
         return self.head | {"choices": choices, "usage": self._usage()}
 
-    async def events(self) -> AsyncIterator[str]:
-        """Yield the response as server-sent events, while it is generated."""
+    async def events(
+        self, in_thread: Callable[[Callable[[], bool]], Awaitable[bool]]
+    ) -> AsyncIterator[str]:
+        """Yield the response as server-sent events; generate by calls to `in_thread(advance)`."""
         with_usage = self.request.stream_options.get("include_usage")
         end = {"usage": None} if with_usage else {}
+        pending = self.choices
         try:
-            async for choices in self._news():
-                events = [self.head | {"choices": [choice.take()]} | end for choice in choices]
+            while pending:
+                await in_thread(self.advance)
+                news = [choice for choice in pending if choice.text or choice.finish_reason]
+                pending = [choice for choice in pending if choice.finish_reason is None]
+                events = [self.head | {"choices": [choice.take()]} | end for choice in news]
                 yield "".join(map(_event, events))
             if with_usage:
                 yield _event(self.head | {"choices": [], "usage": self._usage()})
-        except Refusal as error:
-            yield _event(error.content)
+        except Exception as error:
+            yield _event(error_content(error))
         yield "data: [DONE]\n\n"
 
-    async def _news(self) -> AsyncIterator[list[CompletionChoice]]:
-        """Yield lists of the choices that have new text."""
-        request = self.request
+    def _generate(self) -> Iterator[None]:
+        """Echo the prompts, then continue them; yield after each id."""
+        request, model = self.request, self.model
         if request.echo:
-            await self._echo()
-            yield self.choices
+            yield from self._echo()
         if request.max_tokens == 0:
             for choice in self.choices:
                 choice.finish_reason = "length"
-            yield self.choices
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
-        rules = request.rules
-        texts = [
-            GrowingText(prompt or encode_prompt("", self.model.vocabulary), source, rules)
-            for prompt in self.prompts
-            for source in sample_sources(seed, range(request.n))
+        prompts = [prompt or encode_prompt("", model.vocabulary) for prompt in self.prompts]
+        sources = [
+            source for _ in request.prompt for source in sample_sources(seed, range(request.n))
         ]
-        self._begin(texts, [request.max_tokens] * len(texts))
-        pending = dict(zip(self.choices, self._tasks, strict=True))
-        while pending:
-            await self._arrival()
-            changed = []
-            for choice, task in list(pending.items()):
-                tokens, task.tokens = task.tokens, []
-                choice.add(tokens)
-                if choice.finish_reason is not None:
-                    task.count = 0
-                    del pending[choice]
-                if choice.text or choice.finish_reason is not None:
-                    changed.append(choice)
-            if changed:
-                yield changed
+        generator = Generator(model.engine(len(prompts)), prompts, sources, request.rules)
+        while any(choice.finish_reason is None for choice in self.choices):
+            ids, log_probabilities = generator.step()
+            for choice, id_, row in zip(self.choices, ids, log_probabilities, strict=True):
+                choice.add(self._token(id_, row))
+            yield
 
-    async def _echo(self) -> None:
-        """Begin each choice with its prompt. Score the prompts if log-probabilities are requested.
+    def _echo(self) -> Iterator[None]:
+        """Begin each choice with its prompt; score it if log-probabilities are requested."""
+        n = self.request.n
+        for start, prompt in zip(range(0, len(self.prompts), n), self.prompts[::n], strict=True):
+            tokens = [Token(id_) for id_ in prompt]
+            if self.request.logprobs is not None and prompt:
+                generator = Generator(self.model.engine(1), [prompt[:1]], sample_sources(0, [0]))
+                for i, id_ in enumerate(prompt[1:], 1):
+                    [row] = generator.step([id_])[1]
+                    tokens[i] = self._token(id_, row)
+                    yield
+            for choice in self.choices[start : start + n]:
+                choice.echo(tokens)
 
-        The first token of a prompt has no log-probability.
-        """
-        prompts = [[Token(id_, None, None) for id_ in ids] for ids in self.prompts]
-        if self.request.logprobs is not None:
-            source = sample_sources(0, [0])[0]  # no number is drawn
-            texts = [GrowingText(ids[:1], source, PLAIN, deque(ids[1:])) for ids in self.prompts]
-            self._begin(texts, [len(text.given) for text in texts])
-            while any(task.count for task in self._tasks):
-                await self._arrival()
-            for prompt, task in zip(prompts, self._tasks, strict=True):
-                prompt[1:] = task.tokens
-        for choice in self.choices:
-            prompt = prompts[choice.buffer.sample // self.request.n]
-            await asyncio.to_thread(choice.echo, prompt)
-
-    def _begin(self, texts: Sequence[GrowingText], counts: Sequence[int]) -> None:
-        """Submit a task for each text; `counts` has the number of ids to append to each."""
-        self._tasks = [
-            TextTask(self.model, text, count, self.request.logprobs, self._changed)
-            for text, count in zip(texts, counts, strict=True)
-        ]
-        self.batch.submit(self._tasks)
-
-    async def _arrival(self) -> None:
-        """Wait until a task of this request changes. Raise its error if it failed."""
-        await self._changed.wait()
-        self._changed.clear()
-        for task in self._tasks:
-            if task.error is not None:
-                raise task.error
+    def _token(self, id_: int, log_probabilities: NDArray[np.float64]) -> Token:
+        """Return the token of an id, given the log-probabilities (V,) of all ids."""
+        if (count := self.request.logprobs) is None:
+            return Token(id_)
+        top = np.argsort(-log_probabilities, kind="stable")[:count].tolist()
+        likely = {each: float(log_probabilities[each]) for each in [*top, id_]}
+        return Token(id_, float(log_probabilities[id_]), likely)
 
     def _usage(self) -> dict[str, int]:
+        prompt = sum(map(len, self.prompts[:: self.request.n]))
         generated = sum(choice.generated for choice in self.choices)
         return {
-            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens": prompt,
             "completion_tokens": generated,
-            "total_tokens": self.prompt_tokens + generated,
+            "total_tokens": prompt + generated,
         }
 
 
 def _event(content: dict[str, Any]) -> str:
     # in ASCII: some clients would end the line at a character such as U+2028
     return f"data: {json.dumps(content)}\n\n"
+
+
+def error_content(error: Exception) -> dict[str, Any]:
+    """Return the JSON of an error, in OpenAI's format. Log unexpected errors."""
+    if isinstance(error, HTTPException):
+        message, kind = error.detail, "invalid_request_error"
+    elif isinstance(error, GPTError):
+        message, kind = str(error), "server_error"
+    else:
+        log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+        message, kind = f"internal error: {type(error).__name__}", "server_error"
+    return {"error": {"message": message, "type": kind}}

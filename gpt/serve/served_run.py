@@ -1,25 +1,23 @@
 """The run that is served: the model of its newest checkpoint, and the encoding of prompts."""
 
-import asyncio
 import logging
 import time
 import unicodedata
-from contextlib import suppress
+from copy import copy
 from itertools import groupby
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
+
 from gpt.errors import GPTError, UsageError
 from gpt.export.html import html_page
-from gpt.runs.format import INDEX, CheckpointData
+from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
-from gpt.sampling.engine import open_engine
-from gpt.sampling.generate import PLAIN, Generator, GrowingText, sample_sources
+from gpt.sampling.engine import Engine, open_engine
 from gpt.sampling.prompt import check_known
-from gpt.sampling.sampler import PENALTY_CHARACTERS
-from gpt.serve.refusal import Refusal
 from gpt.text.normalizer import normalized
 
-MAX_TEXTS = 32  # texts that are generated at once; others wait
+MAX_TEXTS = 32  # texts of all requests that are being answered
 MAX_MARKS = 100  # combining characters in a row; normalising n of them takes time of order n^2
 
 log = logging.getLogger(__name__)
@@ -30,37 +28,36 @@ class ServedModel:
 
     def __init__(self, checkpoint: CheckpointData, device: str) -> None:
         self.checkpoint, self.vocabulary, self.page = checkpoint, checkpoint.vocabulary, b""
-        engine = open_engine(checkpoint, device, MAX_TEXTS)
-        engine.select([0])
-        # an engine has at least one text: the first requests replace this one
-        placeholder = GrowingText([0], sample_sources(0, [0])[0], PLAIN)
-        # only the thread of the batch uses the generator
-        self.generator = Generator(engine, [placeholder])
-        # number of ids at the end of a prompt that affect the generated text
-        self.context = max(checkpoint.config.model.T, PENALTY_CHARACTERS)
+        self._engine = open_engine(checkpoint, device, MAX_TEXTS)  # checks that memory suffices
+
+    def engine(self, B: int) -> Engine:
+        """Return an engine for B texts, which shares the weights with other engines."""
+        engine = copy(self._engine)
+        engine.select([0] * B)
+        return engine
 
     def encode(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt. A string is normalised like the text of the run.
 
         Raises:
-            Refusal: the prompt has characters or ids outside the vocabulary; or it must be
+            HTTPException: the prompt has characters or ids outside the vocabulary; or it must be
                 normalised, and has more than MAX_MARKS combining characters in a row.
         """
         if isinstance(prompt, str):
             data = self.checkpoint.config.data
             if data.normalize != "none" and (marks := _most_marks(prompt)) > MAX_MARKS:
                 message = f"prompt: expected at most {MAX_MARKS} combining characters in a row"
-                raise Refusal(400, f"{message}, got {marks}; leave some out", param="prompt")
+                raise HTTPException(400, f"{message}, got {marks}; leave some out")
             text = normalized(prompt, data)
             try:
                 check_known(text, self.vocabulary)
             except UsageError as error:
-                raise Refusal(400, f"prompt: {error}", param="prompt") from None
+                raise HTTPException(400, f"prompt: {error}") from None
             return self.vocabulary.encode(text).tolist()
         V = len(self.vocabulary)
         if outside := [id_ for id_ in prompt if not 0 <= id_ < V]:
             message = f"prompt: expected ids from 0 to {V - 1}, got {outside[0]}"
-            raise Refusal(400, message, param="prompt")
+            raise HTTPException(400, message)
         return prompt
 
 
@@ -87,39 +84,27 @@ class ServedRun:
     def __init__(self, run: Path, which: str, device: str, checkpoint: CheckpointData) -> None:
         self.run, self.which, self.device = run, which, device
         self.name, self.created = run.resolve().name, int(time.time())
-        self._loading, self._rendering = asyncio.Lock(), asyncio.Lock()
-        self._stamp: tuple[int, int] | None = None
         self._model = ServedModel(checkpoint, device)
 
-    async def model(self) -> ServedModel:
-        """Return the model of the newest checkpoint; load it if it is new."""
-        async with self._loading:
-            with suppress(OSError):  # the run was deleted
-                status = (self.run / "checkpoints" / INDEX).stat()
-                stamp = status.st_mtime_ns, status.st_ino
-                if stamp != self._stamp:
-                    self._stamp = stamp
-                    self._model = await asyncio.to_thread(self._load)
-            return self._model
+    def model(self) -> ServedModel:
+        """Return the model of the newest checkpoint.
 
-    async def page(self) -> bytes:
-        """Return the page of `gpt export --to html`."""
-        model = await self.model()
-        async with self._rendering:
-            if not model.page:
-                page = asyncio.to_thread(html_page, self.name, model.checkpoint)
-                model.page = await page
-        return model.page
-
-    def _load(self) -> ServedModel:
-        """Load the checkpoint; if it is damaged or has the same weights, keep the current model."""
+        If that checkpoint is damaged or deleted, or has the same weights, return the same model as
+        before.
+        """
         current = self._model.checkpoint
         try:
-            if read_summary(self.run, self.which).weights_sha256 == current.weights_sha256:
-                return self._model
-            model = ServedModel(read_checkpoint(self.run, self.which), self.device)
+            if read_summary(self.run, self.which).weights_sha256 != current.weights_sha256:
+                new = read_checkpoint(self.run, self.which)
+                self._model = ServedModel(new, self.device)
+                log.info("%s: now serving step %d", self.run, new.step)
         except GPTError as error:
             log.warning("step %d is still served: %s", current.step, error)
-            return self._model
-        log.info("%s: now serving step %d", self.run, model.checkpoint.step)
-        return model
+        return self._model
+
+    def page(self) -> bytes:
+        """Return the page of `gpt export --to html`."""
+        model = self.model()
+        if not model.page:
+            model.page = html_page(self.name, model.checkpoint)
+        return model.page
