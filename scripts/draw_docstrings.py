@@ -35,7 +35,8 @@ def documented(node: ast.AST, scope: str) -> Iterator[tuple[str, str]]:
         yield from documented(child, name)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the docstrings that the seed draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
@@ -44,3 +45,7 @@ if __name__ == "__main__":
     drawn = random.Random(arguments.seed).sample(each, min(arguments.count, len(each)))
     for number, docstring in enumerate(drawn, start=1):
         print(f"--- {number}\n{docstring}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -78,8 +78,8 @@ def without_permission(work: Work) -> Tally:
     run, resumed = work.folder / "unreadable", work.folder / "resumed"
     with tally.timed():
         for target in (run, resumed):
-            work.train_to_the_end(config, target)
-        work.train_to_the_end(longer, resumed, again="resume")
+            _must(work.train(config, target), target)
+        _must(work.train(longer, resumed, again="resume"), resumed)
         expected = bits(resumed)
         for number, error in enumerate(cycle(ERRORS), start=1):
             name = f"{errno.errorcode[error]}-{number}"
@@ -93,6 +93,11 @@ def without_permission(work: Work) -> Tally:
     for leftover in (run, resumed):
         remove(leftover)
     return tally
+
+
+def _must(code: int, run: Path) -> None:
+    if code:
+        raise RuntimeError(f"{run.name} ended with {code}: {told(run)}")
 
 
 def _resume_unreadable(

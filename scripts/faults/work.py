@@ -82,13 +82,6 @@ class Work:
         """Train in another process; return its exit code, negative after a signal."""
         return ended(self.start(config, run, before, again=again))
 
-    def train_to_the_end(
-        self, config: Config, run: Path, before: Before | None = None, *, again: Mode = "new"
-    ) -> None:
-        """Train in another process, which must not fail."""
-        if code := self.train(config, run, before, again=again):
-            raise RuntimeError(f"{run.name} ended with {code}: {told(run)}")
-
     def finish(self, config: Config, run: Path) -> str:
         """Resume a run, or start it again if nothing was saved; return the problem, if any."""
         code = self.train(config, run, again=resume_or_overwrite(run))

@@ -1,7 +1,12 @@
-"""Words and copies in samples, beside text that people wrote.
+#!/usr/bin/env python3
+"""Compare samples at several temperatures and min-p with text that people wrote.
 
-Words are compared in lower case. Japanese has no spaces, so a word is a run of kanji, hiragana or
-katakana. All values are percentages:
+    OPENBLAS_NUM_THREADS=1 python scripts/sampling_table.py RUN TEXT [RUN TEXT]...
+
+Each RUN has been trained on the TEXT after it: a file or the name of a built-in text. A row of the
+Markdown table describes at most 60 samples of 2,000 characters, or as many characters of the val
+split. Words are compared in lower case. Japanese has no spaces, so a word is a run of kanji,
+hiragana or katakana. The last five columns are percentages:
 
     words      words that occur in the train split; misspelt words rarely do
     pairs      distinct pairs of consecutive words, of all pairs; few if samples are monotonous
@@ -12,10 +17,10 @@ katakana. All values are percentages:
                dashes
 """
 
+import argparse
 import re
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 from gpt import api
 from gpt.sampling.stopping import collect
@@ -30,42 +35,42 @@ WORD = re.compile(
     r"[\u4e00-\u9fff]+|[\u3040-\u309f]+|[\u30a0-\u30ff]+"  # kanji, hiragana, katakana
     r"|[^\W\d_]+(?:['\u2019][^\W\d_]+)*"  # letters of other scripts, as in don't
 )
+HEADER = (
+    "| text | temperature | min-p | words | pairs | triples | copies | repeats |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
-def words(run: Path, text: Path) -> dict[str, dict[str, float]]:
-    """Describe the val split of `text`, and samples of `run` by temperature and min-p.
-
-    `run` has been trained on `text`, a file or a named source. At most 60 samples of 2,000
-    characters are drawn, or as many characters as the val split has.
-    """
+def print_rows(run: str, text: str, temperatures: list[float], min_ps: list[float]) -> None:
+    """Print a row for the val split, and a row for samples at each temperature and min-p."""
     model = api.load(run, device="cpu")
-    corpus = load_corpus(open_source(str(text)), model.config.data, vocabulary=model.vocabulary)
+    corpus = load_corpus(open_source(text), model.config.data, vocabulary=model.vocabulary)
     train, val = (model.vocabulary.decode(ids) for ids in (corpus.train, corpus.val))
     known = set(words_of(train))
     starts = range(0, len(val) - SAMPLE_CHARACTERS + 1, SAMPLE_CHARACTERS)[:SAMPLES]
     pieces = [val[start : start + SAMPLE_CHARACTERS] for start in starts]
-    table = {"val": shares(pieces, train, known)}
-    for temperature, min_p in product(TEMPERATURES, MIN_PS):
+    print(f"| {corpus.name} | val | | {shares(pieces, train, known)} |", flush=True)
+    for temperature, min_p in product(temperatures, min_ps):
         count = len(pieces)  # the same for both, because more text has fewer distinct pairs
         rules = {"temperature": temperature, "min_p": min_p}
         chunks = model.sample("", num_samples=count, length=SAMPLE_CHARACTERS, seed=1, rules=rules)
         samples = [sample.text for sample in collect(chunks, [""] * count)]
-        table[f"temperature {temperature}, min-p {min_p}"] = shares(samples, train, known)
-    return table
+        row = shares(samples, train, known)
+        print(f"| {corpus.name} | {temperature} | {min_p} | {row} |", flush=True)
 
 
-def shares(pieces: list[str], train: str, known: set[str]) -> dict[str, float]:
-    """Return the percentages, given the train split and its words, `known`."""
+def shares(pieces: list[str], train: str, known: set[str]) -> str:
+    """Return the last five columns of a row, given the train split and its words, `known`."""
     lists = [words_of(piece)[1:-1] for piece in pieces]  # the first and the last may be cut
-    found = [word for words in lists for word in words]
-    values = {
-        "words": sum(word in known for word in found) / len(found),
-        "pairs": share_of_distinct(lists, 2),
-        "triples": share_of_distinct(lists, 3),
-        "copies": share_of_copies(pieces, train),
-        "repeats": share_of_repeats(pieces),
-    }
-    return {name: round(100 * share, 1) for name, share in values.items()}
+    words = [word for words in lists for word in words]
+    percentages = [
+        100 * sum(word in known for word in words) / len(words),
+        100 * share_of_distinct(lists, 2),
+        100 * share_of_distinct(lists, 3),
+        100 * share_of_copies(pieces, train),
+        100 * share_of_repeats(pieces),
+    ]
+    return " | ".join(f"{percentage:.1f}" for percentage in percentages)
 
 
 def words_of(text: str) -> list[str]:
@@ -101,3 +106,14 @@ def substrings(text: str) -> Iterator[str]:
     """Yield all substrings of SUBSTRING_CHARACTERS characters."""
     for start in range(len(text) - SUBSTRING_CHARACTERS + 1):
         yield text[start : start + SUBSTRING_CHARACTERS]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs_and_texts", nargs="+", metavar="RUN TEXT")
+    parser.add_argument("--temperatures", nargs="+", type=float, default=TEMPERATURES)
+    parser.add_argument("--min-ps", nargs="+", type=float, default=MIN_PS)
+    args = parser.parse_args()
+    print(HEADER)
+    for run, text in zip(args.runs_and_texts[::2], args.runs_and_texts[1::2], strict=True):
+        print_rows(run, text, args.temperatures, args.min_ps)

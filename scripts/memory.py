@@ -1,5 +1,14 @@
-"""Peak memory of commands: no more than the estimate, or than is free. It needs Linux."""
+"""Check that no command takes more memory than its estimate, or than is free.
 
+    python scripts/memory.py
+
+The peak memory of a run (ru_maxrss) is compared with the estimate of `--dry-run`. Hostile requests
+must be refused at once, with one message, also when `ulimit -v` or a control group leaves little
+memory. Prints one table; the exit code is 1 if a check fails. It needs Linux, and for the control
+group the permission to make one.
+"""
+
+import json
 import os
 import subprocess
 import sys
@@ -8,17 +17,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bench.frame import GPT, dry_run, settings
 from gpt.config.schema import Config
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 
+GPT = [sys.executable, "-m", "gpt"]
 SHORT = ["train.steps=12", "train.eval_every=12", "train.warmup_steps=2"]
 SHIPPED = {  # changes that shorten a run without changing the memory of a step
     "quickstart": SHORT,
@@ -28,8 +36,9 @@ SHIPPED = {  # changes that shorten a run without changing the memory of a step
     "classic": SHORT,
     "shakespeare_gpu": [*SHORT, "device=cpu", "train.steps=3", "train.eval_characters=20000"],
 }
+LARGEST_RATIO = 1.2  # largest accepted ratio of peak memory to its estimate
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
-LITTLE_BYTES = 2**30  # limit of the control group, and of a refused request
+LITTLE_BYTES = 2**30  # memory limit of the control group, in bytes
 
 
 def run(*command: str, before: str = "") -> tuple[int, int, float, str]:
@@ -77,26 +86,23 @@ def control_group(limit: int) -> Iterator[str]:
             group.rmdir()
 
 
-def memory() -> dict[str, Any]:
-    """Compare the peak memory of runs of shipped configs with the estimate of --dry-run."""
-    found = {}
+def shipped() -> Iterator[tuple[str, str, bool]]:
+    """Yield a title, a result and its success for each shipped config."""
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in SHIPPED.items():
-            estimate = dry_run(name, changes)["peak_bytes"]
-            command = [*GPT, "train", "--config", name, *settings(changes)]
+            command = [*GPT, "train", "--config", name]
+            command += [part for change in changes for part in ("--set", change)]
+            dry = [*command, "--dry-run", "--json"]
+            estimate = json.loads(subprocess.run(dry, check=True, capture_output=True).stdout)
             code, taken, _, message = run(*command, "--run-dir", str(Path(folder, name)))
             assert code == 0, message
-            found[name] = {"estimated_mb": round(estimate / 1e6), "taken_mb": round(taken / 1e6)}
-            found[name]["ratio"] = round(taken / estimate, 2)
-    return found
+            ratio = taken / estimate["peak_bytes"]
+            sizes = f"{estimate['peak_bytes'] / 1e6:,.0f} MB estimated, {taken / 1e6:,.0f} MB taken"
+            yield name, f"{sizes}: {ratio:.2f}", ratio <= LARGEST_RATIO
 
 
-def refusals() -> dict[str, str]:
-    """Check that hostile requests are refused at once, with one message and little memory.
-
-    They are repeated with `ulimit -v`, and in a control group if one can be made.
-    """
-    found = {}
+def hostile() -> Iterator[tuple[str, str, bool]]:
+    """Yield a title, a result and its success for each hostile request, which must be refused."""
     with tempfile.TemporaryDirectory() as name, control_group(LITTLE_BYTES) as join:
         run_dir = str(hostile_run(Path(name, "run")))
         new = ["--run-dir", str(Path(name, "new"))]
@@ -117,7 +123,19 @@ def refusals() -> dict[str, str]:
                 lines = [line for line in message.splitlines() if line.startswith("gpt: ")]
                 # exit code 0: the lessons show a few characters, whatever T is
                 fine = code in (0, 1, 2) and len(lines) == bool(code) and taken < LITTLE_BYTES
-                fine &= "Traceback" not in message
                 result = f"exit {code}, {taken / 1e6:,.0f} MB, {seconds:.1f} s"
-                found[f"{limit}{title}"] = result if fine else f"FAILED: {result}"
-    return found
+                yield f"{limit}{title}", result, fine and "Traceback" not in message
+
+
+def main() -> None:
+    """Print the table."""
+    failed = False
+    for part in (shipped, hostile):
+        for title, result, fine in part():
+            print(f"{title:<52} {result}{'' if fine else '   FAILED'}", flush=True)
+            failed |= not fine
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
