@@ -330,7 +330,7 @@ def test_a_wrong_number_of_threads_is_told(value: str) -> None:
 
 NAMES = (  # settings that take a text
     *("device", "data.source", "data.include", "data.column", "data.separator", "data.encoding"),
-    *("data.exclude", "data.val_source", "data.vocabulary", "train.distill", "train.init_from"),
+    *("data.exclude", "data.val_source", "data.vocabulary", "train.init_from"),
 )
 LISTS = ("data.source", "data.include", "data.exclude", "data.val_source", "train.plans")
 TRAPS = st.sampled_from(

@@ -259,20 +259,3 @@ def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> 
     code, _, message = gpt("export", "run", "--to", "onnx", "--out", "x")
     assert code == 2
     assert "html" in message
-
-
-def test_a_distilled_ensemble_is_exported_as_a_single_model(tmp_path: Path, gpt: Gpt) -> None:
-    """Bug: the message about an earlier RUN-distilled named options that this command lacks."""
-    (tmp_path / "text.txt").write_text(PANGRAM * 9)
-    api.train(small(train__steps=2, model__ensemble=2), text="text.txt", run_dir="run")
-    export = ("export", "run", "--to", "html", "--out", "page.html", "--distill")
-    assert gpt(*export)[0] == 0
-    distilled = api.load("run-distilled")
-    assert (distilled.config.model.ensemble, distilled.config.train.steps) == (1, 2)
-    assert '"ensemble":1' in (tmp_path / "page.html").read_text().replace(" ", "")
-    code, _, message = gpt(*export[:1], "run-distilled", *export[2:], "--overwrite")
-    assert code == 2
-    assert "expected an ensemble" in message
-    code, _, message = gpt(*export, "--overwrite")
-    assert code == 2
-    assert "gpt runs --delete" in message

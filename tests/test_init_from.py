@@ -355,6 +355,47 @@ def test_the_provenance_tells_which_weights_it_began_with(
     }
 
 
+def test_what_a_run_learns_from_is_not_overwritten_by_it(
+    runs: Callable[..., Path], text_file: Path
+) -> None:
+    """The original run was deleted, and the new one could not be started without it."""
+    original = shutil.copytree(runs(), "original")
+    settings = [f"train.init_from=../{Path.cwd().name}/original", "train.steps=5"]
+    refused = r"another folder than that of train\.init_from .*--overwrite"
+    with pytest.raises(UsageError, match=refused):
+        package.train(text=text_file, settings=settings, run_dir="original", overwrite=True)
+    package.sweep(small(train__steps=2), text=text_file, seeds=2, run_dir="s")
+    settings = ["train.init_from=s/seed-1337"]
+    with pytest.raises(UsageError, match=refused):
+        package.sweep(text=text_file, settings=settings, seeds=2, run_dir="s", overwrite=True)
+    assert load(original) and load("s/seed-1337")
+
+
+def test_a_val_split_that_the_other_run_trained_on_is_told(
+    text_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a long text less becomes val in a short time: the next run's val loss was too low."""
+    few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
+    few |= {"train.sample_length": 0}
+
+    def told(**data: object) -> str:
+        caplog.clear()
+        changes = {f"data.{name}": value for name, value in data.items()}
+        package.train(text=text_file, settings=few | {"train.init_from": "first"} | changes)
+        return "".join(r.getMessage() for r in caplog.records if "val losses" in r.getMessage())
+
+    settings = few | {"data.val_fraction": 0.2}
+    package.train(text=text_file, settings=settings, run_dir="first")
+    expected = (
+        "train.init_from: that run may have been trained on text of this run's val split, so val "
+        "losses may be too low; to split the text like that run: --set data.val_fraction=0.2"
+    )
+    assert told(val_fraction=0.3) == expected
+    assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""
+    shutil.copy(text_file, "other.txt")
+    assert told(val_source="other.txt") == ""
+
+
 # --- the command ---
 
 

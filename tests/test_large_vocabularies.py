@@ -28,7 +28,6 @@ from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.start import train
-from gpt.training.teacher import Teacher
 from tests.conftest import metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -200,16 +199,3 @@ def test_a_run_resumes_bit_for_bit(
         n: w.tobytes() for n, w in part.weights.items()
     }
     assert metrics_of(Path("whole")) == metrics_of(Path("part"))
-
-
-@torch.no_grad()
-def test_a_students_loss_is_of_its_teachers_whole_distribution(corpus: Corpus) -> None:
-    """The head and the loss as one know of a single target each."""
-    config = small(train__precision="fp32")
-    model, of_teacher = shaken(config), shaken(config, seed=50)
-    step = build_step(config, model, CPU, SINGLE, corpus.train, teacher=Teacher(of_teacher, ""))
-    x, y = step.batches(0)
-    log_probs = model(x).log_softmax(-1)
-    taught = -(of_teacher(x).softmax(-1) * log_probs).sum(-1).mean()
-    expected = 0.7 * taught + 0.3 * cross_entropy(log_probs, y)
-    torch.testing.assert_close(step.backward.loss(x, y), expected, rtol=1e-5, atol=0)

@@ -14,7 +14,7 @@ from gpt.errors import ConfigError
 from gpt.runs.curves import read_curve
 from gpt.runs.find import list_runs
 from gpt.runs.read import read_checkpoint
-from tests.conftest import small
+from tests.conftest import rehash, small
 
 Gpt = Callable[..., tuple[int, str, str]]
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
@@ -96,17 +96,47 @@ def test_a_run_with_counts_is_resumed_as_a_network(counted: Path, gpt: Gpt) -> N
     assert load_config(counted / "config.yaml").model.T == 8, "it repeats the run"
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [("--init-from", "counted"), ("--set", "train.distill=counted", "--set", "model.T=8")],
-    ids=["fine-tuned", "distilled"],
-)
-def test_a_run_with_counts_can_be_trained_from(
-    settings: tuple[str, ...], counted: Path, gpt: Gpt
-) -> None:
-    """Bug: distilling gave no notice."""
-    code, _, err = gpt("train", "old.txt", *settings, "--set", "train.steps=3")
+def test_a_run_with_counts_can_be_fine_tuned(counted: Path, gpt: Gpt) -> None:
+    code, _, err = gpt("train", "old.txt", "--init-from", "counted", "--set", "train.steps=3")
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
+
+
+def trained_with(key: str, value: object, run: str) -> None:
+    """Train a run, and store `value` in its checkpoints as an old version did."""
+    package.train(small(train__steps=2), text="text.txt", run_dir=run)
+    section, _, name = key.partition(".")
+    for path in Path(run).glob("checkpoints/*/config.json"):
+        tree = json.loads(path.read_text())
+        tree[section][name] = value
+        path.write_text(json.dumps(tree))
+        rehash(path.parent)
+
+
+def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(
+    tmp_path: Path, gpt: Gpt
+) -> None:
+    Path("text.txt").write_text(TEXT)
+    trained_with("train.distill", "runs/teacher", "student")
+    trained_with("train.distill", None, "plain")
+    samples = [gpt("sample", run, "--length", "3")[:2] for run in ("student", "plain")]
+    assert samples[0] == samples[1] == (0, samples[1][1])
+    assert gpt("eval", "student")[0] == 0
+    few = ("--set", "train.steps=3")
+    assert gpt("train", "text.txt", "--init-from", "student", *few)[0] == 0
+    code, _, err = gpt("train", "--resume", "student", *few)
+    assert (code, "commit 93286f7 is the last that can resume it" in err) == (2, True)
+    assert package.load("student", "last").step == 2
+    assert gpt("train", "--resume", "plain", *few)[0] == 0
+
+
+def test_a_sweep_of_distilled_runs_is_not_resumed(tmp_path: Path, gpt: Gpt) -> None:
+    Path("text.txt").write_text(TEXT)
+    package.sweep(small(train__steps=2), text="text.txt", seeds=2, run_dir="s")
+    spec = json.loads(Path("s/sweep.json").read_text())
+    spec["runs"][1]["config"]["train"]["distill"] = "runs/teacher"
+    Path("s/sweep.json").write_text(json.dumps(spec))
+    code, _, err = gpt("train", "--resume", "s")
+    assert (code, "commit 93286f7 is the last that can resume it" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +148,7 @@ def test_a_run_with_counts_can_be_trained_from(
         ("model.exportable", "leave it out"),
         ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
+        ("train.distill", "keep the ensemble"),
     ],
 )
 def test_removed_settings_are_refused_with_what_to_do(

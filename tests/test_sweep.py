@@ -101,8 +101,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
         ("data.source=a,b.txt", None),
         ("data.source=[a.txt, b.txt]", None),
         ('data.separator=", "', None),
-        ("train.distill=runs/x-sweep/lr-1e-3,seed-1", None),
-        ("train.init_from=a,b", None),
+        ("train.init_from=runs/x-sweep/lr-1e-3,seed-1", None),
         ("train.plans=[[0, 900], [400, 850]]", None),
         ("train.steps=5", None),
         ("data.column=null", None),
@@ -349,7 +348,7 @@ def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: 
     """For the vocabulary of one of its runs, all were removed, and nothing could be trained."""
     command = ("train", "--config", config_file, "--seeds", 2)
     assert gpt(*command)[0] == 0
-    for key in ("data.vocabulary", "train.distill", "train.init_from"):
+    for key in ("data.vocabulary", "train.init_from"):
         code, _, err = gpt(*command, "--overwrite", "--set", f"{key}={SWEEP}/seed-1337")
         assert (code, "which --overwrite would remove" in err) == (2, True), err
     assert len(list(SWEEP.glob("seed-*/checkpoints/index.json"))) == 2
@@ -423,20 +422,6 @@ def test_runs_of_one_text_hold_one_file_open(text_file: Path) -> None:
     assert max(held) == 1
 
 
-def test_a_sweep_by_a_teacher_with_shorter_windows_is_refused_before_it_begins(
-    gpt: Gpt, config_file: Path
-) -> None:
-    """Each run failed, and the sweep that was left refused the command with a smaller T."""
-    command = ("train", "--config", config_file)
-    assert gpt(*command, "--run-dir", "base", "--set", "model.T=7")[0] == 0
-    code, _, err = gpt(*command, "--seeds", 2, "--set", "train.distill=base")
-    assert (code, "a model.T of at least 13, got 7" in err, SWEEP.exists()) == (
-        2,
-        True,
-        False,
-    )
-
-
 # --- the command ---
 
 
@@ -477,10 +462,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
         (["--set", "train.minutes=1,2", "--minutes", "3"], "minutes-2 with the same settings"),
         (["--set", "model.value_size=10,null"], "null stands for a default"),
-        (
-            ["--seeds", "2", "--set", "train.distill=none"],
-            "none: expected the folder",
-        ),
+        (["--seeds", "2", "--set", "train.init_from=none"], "none: expected the folder"),
         (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: expected"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],

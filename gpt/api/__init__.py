@@ -15,13 +15,12 @@ from gpt.api.evaluation import describe, evaluate
 from gpt.api.model import Model, load
 from gpt.api.run_comparison import compare
 from gpt.api.sweeps import resume_sweep, sweep
-from gpt.api.training import distill, estimate, resume, train
+from gpt.api.training import estimate, resume, train
 
 __all__ = [
     "Model",
     "compare",
     "describe",
-    "distill",
     "estimate",
     "evaluate",
     "load",

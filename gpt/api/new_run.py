@@ -71,7 +71,6 @@ class NewRun:
         """
         from gpt.config.load import check_effects, keys_set_by
         from gpt.config.schema import explicit
-        from gpt.runs.find import find_run
         from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 
         changes = as_changes(self.settings)
@@ -93,18 +92,16 @@ class NewRun:
         check_effects(config, given)
         if config.train.init_from is not None:
             check_same_model(summary_of(config.train.init_from), config)
-        if config.train.distill is not None:
-            find_run(config.train.distill)
         return config
 
     def needs_choice(self, config: "Config") -> bool:
         """Return whether gpt has to choose the unset settings of the resolved `config`.
 
-        That is the case if the user gave no config and set none of `train.steps`, `train.plans`,
-        `train.init_from` and `train.distill`.
+        That is the case if the user gave no config and set none of `train.steps`, `train.plans`
+        and `train.init_from`.
         """
         train = config.train
-        is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
+        is_decided = {"steps", "init_from"} & train.model_fields_set or train.plans
         return self.config is None and not is_decided
 
     def prepare(

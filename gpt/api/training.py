@@ -1,6 +1,5 @@
 """Train a run, resume it, or estimate its cost."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from gpt.files import from_here
 from gpt.status import phase
 
 if TYPE_CHECKING:
-    from gpt.api.model import Model
     from gpt.config.schema import Config
     from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
@@ -58,8 +56,8 @@ def train(
     Args:
         config: a Config, a YAML file's path, or the name of a shipped config, such as `quickstart`.
             By default, settings are chosen for the text and for `minutes` (default 5). If
-            `settings` contain `train.steps`, `train.plans`, `train.init_from` or `train.distill`,
-            nothing is chosen, and the default settings are used.
+            `settings` contain `train.steps`, `train.plans` or `train.init_from`, nothing is chosen,
+            and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
             `python-source` or `tinyshakespeare`. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and
@@ -126,40 +124,6 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
     check_free(run, overwrite=mode == "overwrite")
     if mode == "overwrite":
         check_keeps(run, config)
-
-
-def distill(model: "Model", *, should_stop: Callable[[], bool] | None = None) -> "Model":
-    """Train a single model on the predictions of an ensemble, in the new folder `RUN-distilled`.
-
-    The text and all other settings are those of the ensemble's run.
-
-    Args:
-        model: an ensemble.
-        should_stop: called after each step; see `train`.
-
-    Returns:
-        The distilled model.
-
-    Raises:
-        UsageError: `model` is no ensemble, or the folder exists already.
-        GPTError: see `train`.
-    """
-    from gpt.api.model import load
-
-    if model.config.model.ensemble == 1:
-        raise UsageError(
-            f"{model.run}: expected an ensemble to distill, got a single model; export it as it is"
-        )
-    folder = model.run.resolve()
-    settings = {"train.distill": str(folder), "model.ensemble": 1}
-    distilled = folder.with_name(f"{folder.name}-distilled")
-    if os.path.lexists(distilled):
-        raise UsageError(
-            f"{from_here(distilled)}: the distilled model exists already; use this run itself, "
-            f"finish it with gpt train --resume, or delete it with gpt runs --delete"
-        )
-    outcome = train(model.config, settings=settings, run_dir=distilled, should_stop=should_stop)
-    return load(outcome.run)
 
 
 def resume(

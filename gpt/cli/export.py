@@ -5,7 +5,6 @@ from pathlib import Path
 import typer
 
 from gpt.cli.options import DebugFlag, RunName, WhichCheckpoint, flag, option
-from gpt.cli.signals import StopSignals
 from gpt.status import phase
 
 
@@ -13,9 +12,6 @@ def export(
     run: RunName = None,
     to: str = option("html|huggingface", "The format to write.", default=...),
     out: Path = option("PATH", "The file to write, or the folder for huggingface.", default=...),
-    distill: bool = flag(
-        "--distill", "First train a single model on the predictions of the ensemble RUN."
-    ),
     overwrite: bool = flag("--overwrite", "Replace what exists at PATH."),
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
@@ -27,8 +23,5 @@ def export(
     check_export(to, out, overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint)
-    if distill:
-        with StopSignals() as signals:
-            model = api.distill(model, should_stop=signals.should_stop)
     model.export(to, out, overwrite=overwrite)
     typer.echo(out)

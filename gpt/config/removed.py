@@ -12,9 +12,12 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
+    "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
+    "on the text alone",
 }
-# by dotted key: the last commit that loads a run in which this setting is not null
-LAST_COMMITS = {"data.max_vocabulary": "93286f7"}
+# by dotted key: the last commit that loads, or resumes, a run in which this setting is not null
+LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
+RESUMED_UNTIL = {"train.distill": "93286f7"}
 
 
 def had_counts(tree: Any) -> bool:
@@ -22,14 +25,24 @@ def had_counts(tree: Any) -> bool:
     return bool(_section(tree, "model").get("counts"))
 
 
+def cannot_resume(tree: Any) -> str | None:
+    """Return why a run with the stored config `tree` cannot be resumed, or None if it can be."""
+    for key, commit in RESUMED_UNTIL.items():
+        section, _, name = key.partition(".")
+        if _section(tree, section).get(name) is not None:
+            return f"its {key} was removed; commit {commit} is the last that can resume it"
+    return None
+
+
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    A run computes the same without them, because all settings are stored. Only n-gram counts are
-    lost. `model.T` becomes the attention window; only counts could reach further back.
+    All settings are stored, so a run computes the same without them. There are three exceptions:
+    n-gram counts are lost, `cannot_resume` refuses some runs, and some cannot be loaded. `model.T`
+    becomes the attention window; only counts could reach further back.
 
     Raises:
-        Unreadable: the run needs a setting in `LAST_COMMITS`.
+        Unreadable: the run needs a setting in `LOADED_UNTIL`.
     """
     if not isinstance(tree, dict):
         return tree  # validation reports it
@@ -37,10 +50,10 @@ def upgraded(tree: Any) -> Any:
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")
         if name in (values := _section(kept, section)):
-            if key in LAST_COMMITS and values[name] is not None:
+            if key in LOADED_UNTIL and values[name] is not None:
                 raise Unreadable(
                     f"the run was trained with {key}, which does not exist any more; the last "
-                    f"commit that loads it is {LAST_COMMITS[key]}"
+                    f"commit that loads it is {LOADED_UNTIL[key]}"
                 )
             kept[section] = {each: value for each, value in values.items() if each != name}
     if (window := _section(tree, "model").get("attention_window")) is not None:

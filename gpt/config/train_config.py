@@ -176,17 +176,11 @@ class TrainConfig(ConfigSection):
         None, "stop after this many evaluations without a new best; null = do not"
     )
 
-    distill: TextName | None = resumable(
-        None,
-        "a run (a folder or a name in runs/) to distill: its predicted probabilities are targets, "
-        "too; null = no distillation",
-        group="training: distillation",
-        affects_choice=True,
-    )
     init_from: TextName | None = setting(
         None,
-        "a run to fine-tune: training starts with the weights of its best checkpoint, and its "
-        "shape, steps, batches and optimizer are the defaults; null = new weights",
+        "a run (a folder or a name in runs/) to fine-tune: training starts with the weights of its "
+        "best checkpoint, and its shape, steps, batches and optimizer are the defaults; null = new "
+        "weights",
         group="training: fine-tuning",
         affects_choice=True,
     )

@@ -102,9 +102,9 @@ def _without_folders(config: Config) -> Config:
         return path and (Path(path).name or path)
 
     data = {key: named(getattr(config.data, key)) for key in ("source", "val_source", "vocabulary")}
-    train = {key: named(getattr(config.train, key)) for key in ("distill", "init_from")}
+    train = {"init_from": named(config.train.init_from), "minutes": None}
     # without train.minutes, train.plans sets the number of steps
-    return config.changed(data=data, train=train | {"minutes": None})
+    return config.changed(data=data, train=train)
 
 
 def _json(tree: dict[str, Any]) -> bytes:

@@ -251,7 +251,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
     Args:
         logits: (B, T, V), in any precision.
-        targets: ids (B, T) of the characters to predict, or their probabilities (B, T, V).
+        targets: ids of the characters to predict, (B, T).
         reduction: `mean` or `sum` over characters; `none` returns the loss of each, (B * T,).
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)

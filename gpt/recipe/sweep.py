@@ -36,7 +36,6 @@ from gpt.text.corpus import Corpus
 from gpt.text.standard_input import reads_standard_input, store_standard_input
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.start import train
-from gpt.training.teacher import check_teacher
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +144,6 @@ def specify(
             config = _chosen(trial, config, choose, choices)
         corpus = load(config)
         select_device(config.device)
-        check_teacher(config, corpus.vocabulary)
         trials.append(trial.model_copy(update={"config": config, "text_sha256": corpus.sha256}))
     return SweepSpec(runs=trials)
 

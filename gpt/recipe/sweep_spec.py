@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_serializer
 
-from gpt.config.removed import upgraded
+from gpt.config.removed import cannot_resume, upgraded
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.errors import UsageError, listed
@@ -16,7 +16,13 @@ from gpt.runs.find import SWEEP
 MAX_SPEC_BYTES = 2**26  # largest size of sweep.json
 
 
-StoredConfig = Annotated[Config, BeforeValidator(upgraded)]
+def _upgraded(tree: Any) -> Any:
+    if reason := cannot_resume(tree):
+        raise UsageError(f"the sweep cannot be resumed: {reason}")
+    return upgraded(tree)
+
+
+StoredConfig = Annotated[Config, BeforeValidator(_upgraded)]
 
 
 class Trial(BaseModel):

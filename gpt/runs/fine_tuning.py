@@ -52,20 +52,19 @@ def _vocabulary_of(data: CheckpointData) -> str:
     return "bytes" if data.vocabulary.is_bytes else "characters"
 
 
-def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if an earlier run may have been trained on text of the new run's val split.
+def warn_of_known_val(old: Config, new: Config) -> None:
+    """Warn if the original run may have been trained on text of the new run's val split.
 
-    `old` is the config of the earlier run. `key` is the setting of `new` that names this run.
+    `old` is the config of the original run, and `new` that of the run that fine-tunes it.
     """
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
     if len(split) == 1 and before["data.val_fraction"] > now["data.val_fraction"]:
-        return  # val is the end of the earlier run's val
+        return  # val is the end of the original run's val
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
-            "%s: that run may have been trained on text of this run's val split, so val losses may "
-            "be too low; to split the text like that run: --set %s",
-            key,
+            "train.init_from: that run may have been trained on text of this run's val split, so "
+            "val losses may be too low; to split the text like that run: --set %s",
             " --set ".join(split),
         )

@@ -69,7 +69,6 @@ def check_keeps(folder: Path, config: Config) -> None:
     """Raise UsageError if overwriting `folder` would delete a run that `config` reads."""
     settings = {
         "train.init_from": config.train.init_from,
-        "train.distill": config.train.distill,
         "data.vocabulary": config.data.vocabulary,
     }
     for key, name in settings.items():

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.removed import had_counts, upgraded
+from gpt.config.removed import cannot_resume, had_counts, upgraded
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
@@ -158,6 +158,7 @@ def _read(
         bits_per_byte=bits if isinstance(bits, float) else None,
         text_sha256=text_sha256 if isinstance(text_sha256, str) else None,
         had_counts=had_counts(tree),
+        cannot_resume=cannot_resume(tree),
     )
     return data, TrainingState(state, counters.numbers)
 

@@ -17,7 +17,6 @@ from gpt.training.gradients import supports_threads, threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import Result, TrainStep, join_tensors, split_tensors
-from gpt.training.teacher import Teacher
 
 
 class EnsembleStep:
@@ -114,19 +113,18 @@ def build_step(
     device: torch.device,
     ranks: Ranks,
     ids: Ids,
-    teacher: Teacher | None = None,
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     if compiles(config.train.compile, device):
         torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
-        return TrainStep(config, model, device, ranks, ids, teacher)
+        return TrainStep(config, model, device, ranks, ids)
     members, threads = [], threads_each(config, device, ranks)
     with computing_with(threads):
         for m, member in enumerate(members_of(model)):
             seed = {"seed": member_seed(config.seed, m)}
             own = config.changed(model={"ensemble": 1}).model_copy(update=seed)
-            members.append(TrainStep(own, member, device, ranks, ids, teacher))
+            members.append(TrainStep(own, member, device, ranks, ids))
     side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
 
@@ -134,4 +132,4 @@ def build_step(
 def build_run_step(context: RunContext, model: LanguageModel) -> Update:
     """Return the TrainStep or EnsembleStep that trains `model` in the run of `context`."""
     config, device, ranks = context.config, context.device, context.ranks
-    return build_step(config, model, device, ranks, context.corpus.train, context.teacher)
+    return build_step(config, model, device, ranks, context.corpus.train)

@@ -101,6 +101,4 @@ class Checkpointer:
         }
         if progress.val_loss is not None:
             numbers["bits_per_byte"] = val_units(corpus).bits_per_byte(progress.val_loss)
-        if teacher := self.context.teacher:
-            numbers["teacher_sha256"] = teacher.sha256
         return TrainingState(state.tensors, numbers)

@@ -22,7 +22,6 @@ from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, t
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import MILESTONE, Seconds, Stopwatch
-from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import TimeBudget
 
 
@@ -72,11 +71,9 @@ def estimate(
         phase("measuring a training step and an evaluation"),
     ):
         device = select_device(config.device)
-        teacher = load_teacher(config, vocabulary, device)
-        distilled = teacher.model.config if teacher else None
-        check_training_memory(config, V, device, distilled)
+        check_training_memory(config, V, device)
         model = make_model(config.model, V, config.seed).to(device)
-        context = RunContext(config, corpus, Path(), SINGLE, lambda: False, device, teacher, clock)
+        context = RunContext(config, corpus, Path(), SINGLE, lambda: False, device, clock)
         update = build_run_step(context, model)
         start_s = clock()
         stopwatch = Stopwatch(clock, probed)
@@ -112,7 +109,7 @@ def estimate(
         "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),
     }
     parameters, averages = count_parameters(model), update.state_dict().tensors
-    memory = training_bytes(config, V, device, distilled)
+    memory = training_bytes(config, V, device)
     return config, Estimate(
         device=str(device),
         precision=str(update.precision).removeprefix("torch."),

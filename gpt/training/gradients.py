@@ -14,7 +14,6 @@ from gpt.device import autocast, select_precision, set_threads_here
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
 from gpt.training.linear_cross_entropy import linear_cross_entropy
-from gpt.training.teacher import Teacher
 
 # Numbers of the residual stream (B x T x C) that one CPU thread processes at a time. The MLP's
 # activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
@@ -41,12 +40,11 @@ class Backward:
         model: GPT,
         device: torch.device,
         ranks: Ranks = SINGLE,
-        teacher: Teacher | None = None,
     ) -> None:
         self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
-        self.model, self.device, self.teacher, self.C = model, device, teacher, config.model.C
+        self.model, self.device, self.C = model, device, config.model.C
         self.parameters = [*model.parameters()]
-        self.fused = teacher is None and fuses_head(model.head.out_features, ranks)
+        self.fused = fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
         self.characters = config.train.batch_size * config.model.T  # in a batch
         self.threads = torch.get_num_threads()
@@ -58,9 +56,8 @@ class Backward:
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)
-            targets = y if self.teacher is None else self.teacher.targets(x, y)
         if not self.fused:
-            return cross_entropy(out, targets, reduction="sum") / self.characters
+            return cross_entropy(out, y, reduction="sum") / self.characters
         hidden, weight = out.flatten(0, 1), self.model.head.weight  # (B T, C), (V, C)
         summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
         return summed / self.characters
@@ -117,8 +114,7 @@ class Backward:
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
     """Return whether to compute the head and the loss of `V` ids by `linear_cross_entropy`.
 
-    This is impossible with DDP, which wraps the whole forward pass. It is also impossible with a
-    teacher, but this function does not check for one.
+    This is impossible with DDP, which wraps the whole forward pass.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 

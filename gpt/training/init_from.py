@@ -43,7 +43,7 @@ def initial_model(
         log.warning(NOTICE, run)
     added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
     log.info("fine-tuning %s, step %d: %s", run, data.step, added)
-    warn_of_known_val("train.init_from", data.config, config)
+    warn_of_known_val(data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
     return model, {

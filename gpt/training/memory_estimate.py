@@ -31,14 +31,13 @@ def check_training_memory(
     config: Config,
     vocabulary_size: int,
     device: torch.device,
-    teacher: ModelConfig | None = None,
     ranks: Ranks = SINGLE,
 ) -> None:
     """Raise OutOfMemory if training would take more memory than is free.
 
     For the arguments see `training_bytes`. The ranks on this machine share its memory.
     """
-    parts = training_bytes(config, vocabulary_size, device, teacher, ranks)
+    parts = training_bytes(config, vocabulary_size, device, ranks)
     if device.type == "cuda":
         on_host = {name: parts.pop(name) for name in HOST_PARTS}
         check_memory("training", on_host, ADVICE)
@@ -53,7 +52,6 @@ def training_bytes(
     config: Config,
     vocabulary_size: int,
     device: torch.device,
-    teacher: ModelConfig | None = None,
     ranks: Ranks = SINGLE,
 ) -> dict[str, float]:
     """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
@@ -62,7 +60,6 @@ def training_bytes(
         config: the settings of the run.
         vocabulary_size: the number of ids, V.
         device: the device to train on.
-        teacher: the shape of the model to distill, if any. Its weights are not counted.
         ranks: the processes that train together.
     """
     model, train, on_cpu = config.model, config.train, device.type == "cpu"
@@ -73,14 +70,12 @@ def training_bytes(
     windows = -(-train.batch_size // (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
-    fused = teacher is None and fuses_head(V, ranks)
+    fused = fuses_head(V, ranks)
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     each = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
     each *= (CPU_ACTIVATIONS if on_cpu else ACCELERATOR_ACTIVATIONS)[bf16]
     if bf16 and on_cpu and model.T <= 512:  # see CausalSelfAttention.forward
         each += 2 * model.n_head * model.T * (model.n_layer + 1)
-    if teacher is not None:
-        each += _activation_bytes(teacher, 1, 4 * V)
     head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
     characters = EVAL_CHARACTERS if on_cpu else ACCELERATOR_EVAL_CHARACTERS
     logits = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS

@@ -11,7 +11,6 @@ from gpt.config.schema import Config
 from gpt.distributed.ranks import Ranks
 from gpt.files import from_here
 from gpt.text.corpus import Corpus
-from gpt.training.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,6 @@ class RunContext:
     ranks: Ranks
     should_stop: Callable[[], bool]  # any thread may call it
     device: torch.device
-    teacher: Teacher | None = None  # the model to distill
     clock: Callable[[], float] = time.perf_counter  # seconds, since the command began
 
     @property

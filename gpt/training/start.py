@@ -35,7 +35,6 @@ from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import Stopwatch
-from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import RunState, Trainer
 
@@ -66,8 +65,8 @@ def train(
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
-    The weights after step N depend only on the config, the text, the runs in `train.init_from` and
-    `train.distill`, and, with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations,
+    The weights after step N depend only on the config, the text, the run in `train.init_from`, and,
+    with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations,
     checkpoints and resumes change nothing. There are two exceptions: on CUDA, some kernels add in
     any order, so two runs agree up to rounding; and a resume with other `train.steps` changes the
     schedule.
@@ -97,12 +96,9 @@ def train(
     source: dict[str, str | int] = {}
     with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
-            vocabulary = corpus.vocabulary
-            teacher = load_teacher(config, vocabulary, device)
-            distilled = teacher.model.config if teacher else None
-            check_training_memory(config, len(vocabulary), device, distilled, ranks)
+            check_training_memory(config, len(corpus.vocabulary), device, ranks)
             context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, teacher, stopwatch.clock
+                config, corpus, run.absolute(), ranks, should_stop, device, stopwatch.clock
             )
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context, stopwatch)
@@ -154,11 +150,14 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
 
     Raises:
         ConfigError: a setting differs that a resume cannot change.
-        UsageError: text or teacher have changed, the run is finished, or minutes are too few.
+        UsageError: the text has changed, the run is finished or of an old version that trained
+            otherwise, or minutes are too few.
         CheckpointError: the checkpoint does not fit the model.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)
+    if data.cannot_resume is not None:
+        raise UsageError(f"{context.name} cannot be resumed: {data.cannot_resume}")
     check_resumable(data.config, config)
     if data.had_counts:
         log.warning(
@@ -168,7 +167,7 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
         )
     try:
         progress = Progress(**state.numbers["progress"])
-        _check_sources(context, state.numbers)
+        _check_text(context, state.numbers)
         if not extend:
             _check_not_finished(context, data.step, progress)
         update = build_run_step(context, load_model(data, context.device))
@@ -197,17 +196,12 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
 
 
-def _check_sources(context: RunContext, saved: dict[str, Any]) -> None:
-    corpus, teacher, distill = context.corpus, context.teacher, context.config.train.distill
-    for what, name, before, now in (
-        ("text", corpus.name, saved["text_sha256"], corpus.sha256),
-        ("teacher", distill, saved.get("teacher_sha256"), teacher and teacher.sha256),
-    ):
-        if now != before:
-            raise UsageError(
-                f"{name} is not the {what} that {context.name} began with, or it has changed "
-                f"since; restore the old one, or start a new run"
-            )
+def _check_text(context: RunContext, saved: dict[str, Any]) -> None:
+    if context.corpus.sha256 != saved["text_sha256"]:
+        raise UsageError(
+            f"{context.corpus.name} is not the text that {context.name} began with, or it has "
+            f"changed since; restore the old one, or start a new run"
+        )
 
 
 def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:

@@ -24,7 +24,6 @@ from gpt.text.vocabulary import Ids
 from gpt.training.gradients import Backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
-from gpt.training.teacher import Teacher
 
 Result = tuple[Tensor, Tensor]
 """The loss and the gradient norm of a step: () each, or (K,) for an ensemble of K members."""
@@ -45,11 +44,10 @@ class TrainStep:
         device: torch.device,
         ranks: Ranks,  # each computes its share of the windows
         ids: Ids,  # the train split
-        teacher: Teacher | None = None,
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
         self.ids = ids
-        self.backward = Backward(config, model, device, ranks, teacher)
+        self.backward = Backward(config, model, device, ranks)
         self.precision = self.backward.precision
         self.is_asynchronous = device.type != "cpu"  # whether a call can return early
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
@@ -64,7 +62,6 @@ class TrainStep:
         self.is_recorded = (  # whether a step is one CUDA graph
             device.type not in ("cpu", "mps")
             and ranks.size == config.train.accumulation == 1
-            and teacher is None
             and not self.backward.fused
             and not self.scaler.is_enabled()
         )
