@@ -187,14 +187,13 @@ def test_an_export_names_texts_and_runs_without_their_folders() -> None:
     """
     data = {"source": ["/secret/a.txt", "secret/b.txt"], "val_source": "/secret/val.txt"}
     data |= {"vocabulary": "/secret/runs/v"}
-    train = {"init_from": "/secret/runs/d", "minutes": 3, "plans": [(0, 17)], "steps": 17}
+    train = {"minutes": 3, "plans": [(0, 17)], "steps": 17}
     folder = exported(checkpoint_of(small(data=data, train=train)))
     assert "from `a.txt`, `b.txt`," in (folder / "README.md").read_text("utf-8")
     assert not [file for file in folder.iterdir() if b"secret" in file.read_bytes()]
     config = load_config(folder / "gpt_config.yaml")
     assert config.data.source == ("a.txt", "b.txt")
-    names = (config.data.val_source, config.data.vocabulary, config.train.init_from)
-    assert names == ("val.txt", "v", "d")
+    assert (config.data.val_source, config.data.vocabulary) == ("val.txt", "v")
     assert (config.train.minutes, config.train.plans) == (None, ((0, 17),))
 
 
