@@ -30,7 +30,7 @@ from gpt.text.sources import open_source
 SAMPLES, SAMPLE_CHARACTERS = 60, 2000
 SUBSTRING_CHARACTERS = 32  # length of copies and repeats
 TEMPERATURES = [0.6, 0.7, 0.8, 0.9, 1.0]
-MIN_PS = [0.0, 0.02, 0.05, 0.1]
+MIN_PS = [0.0, 0.005, 0.02, 0.05, 0.1]
 WORD = re.compile(
     r"[\u4e00-\u9fff]+|[\u3040-\u309f]+|[\u30a0-\u30ff]+"  # kanji, hiragana, katakana
     r"|[^\W\d_]+(?:['\u2019][^\W\d_]+)*"  # letters of other scripts, as in don't

@@ -679,7 +679,7 @@ def test_commands_change_how_the_next_text_is_sampled() -> None:
 
 def test_a_command_without_a_value_shows_it() -> None:
     commands = ["/length", "/temperature", "/top-k", "/top-p", "/min-p", "/seed"]
-    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.01", "seed 5"]
+    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.005", "seed 5"]
     shown = converse(*commands)
     assert shown == "".join(f"> {value}\n" for value in values) + "> \n"
 

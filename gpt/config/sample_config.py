@@ -30,7 +30,7 @@ class SampleConfig(ConfigSection):
         1.0, "sample only from the most likely characters that together have this probability"
     )
     min_p: Probability = resumable(
-        0.01, "drop characters less likely than this times the most likely one"
+        0.005, "drop characters less likely than this times the most likely one"
     )
     presence_penalty: Penalty = resumable(
         0.0, "subtracted from the logit of each character that occurs among the last 64"

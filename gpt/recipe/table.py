@@ -42,7 +42,7 @@ PASSES = (
 FEW_PASSES = 2  # a member that makes fewer passes has no token dropout
 SHORT_TEXT = 400_000  # characters of a train split that is called short
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
-MAX_CONTEXT, MAX_LARGE_CONTEXT = 512, 1024  # largest T; the second from LARGE_PARAMETERS on
+LONGEST_CONTEXT, LONGEST_LARGE_CONTEXT = 512, 1024  # largest T; the second from LARGE_PARAMETERS on
 LARGE_PARAMETERS = 6_000_000
 # a reference run: its characters and channels, its characters per step and its learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
@@ -135,9 +135,10 @@ def choose(size: Size, characters: float, train_ids: int, max_members: int) -> C
 def context_length(shortest_split: int, size: Size) -> int:
     """Return T: the largest power of two up to a quarter of the shorter one of train and val.
 
-    It is at most MAX_CONTEXT (MAX_LARGE_CONTEXT for a large model). For a tiny split it is 4 or 8.
+    It is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model). For a tiny split it is
+    4 or 8.
     """
-    limit = MAX_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else MAX_CONTEXT
+    limit = LONGEST_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
     longest = max(4, min(8, shortest_split - 1), shortest_split // 4)
     return 1 << (min(limit, longest).bit_length() - 1)
 
