@@ -194,7 +194,6 @@ class GPT(nn.Module):
             cache.begin(ids)
         layers = [None] * len(self.blocks) if cache is None else cache.layers[member]
         x = self.dropout(self.embed(ids, cache))  # (B, T, C)
-        x = x.to(product_dtype(x))  # in half precision, LayerNorms then need no casts
         for block, layer in zip(self.blocks, layers, strict=True):
             if streams is not None:
                 streams.append(x)

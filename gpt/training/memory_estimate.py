@@ -18,7 +18,7 @@ MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (m
 # Measured activations, relative to `_activation_bytes`, by whether matrix products are bfloat16;
 # all other operations are float32. On a GPU, this is the size of what autograd saves, plus a fifth.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
-ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.3}
+ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
 HOST_PARTS = ("batch",)  # parts that are not in the memory of a GPU
 ADVICE = (
