@@ -187,11 +187,16 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
     browser.get(file.as_uri())
     box = browser.find_element(By.CSS_SELECTOR, "#plot canvas").rect
     for axis, start, size in (("queries", "y", "height"), ("keys", "x", "width")):
-        spans = browser.find_elements(By.CSS_SELECTOR, f"#{axis} span")
-        texts = [span.get_property("textContent") for span in spans]
-        assert texts == [symbol(c) for c in TEXT[:n]]
-        for t, span in enumerate(spans):
-            assert span.rect[start] == pytest.approx(box[start] + box[size] * t / n, abs=3)
+        # read all labels at once, because the page draws new ones when its size changes
+        labels = browser.execute_script(
+            "return Array.from(document.querySelectorAll(arguments[0]), (span) =>"
+            " [span.textContent, span.getBoundingClientRect()[arguments[1]]])",
+            f"#{axis} span",
+            start,
+        )
+        assert [text for text, _ in labels] == [symbol(c) for c in TEXT[:n]]
+        for t, (_, at) in enumerate(labels):
+            assert at == pytest.approx(box[start] + box[size] * t / n, abs=3)
     assert browser.get_log("browser") == []
 
 
