@@ -29,7 +29,7 @@ class Row:
     text: str
     minutes: float
     seed: int
-    seconds: float  # of training and of all work before, by the clock that limits the run
+    seconds: float  # duration of training and of all work before it, by the run's clock
     choice: str
     val_loss: float
     last_val_loss: float

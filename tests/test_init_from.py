@@ -374,7 +374,7 @@ def test_what_a_run_learns_from_is_not_overwritten_by_it(
 def test_a_val_split_that_the_other_run_trained_on_is_told(
     text_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a long text less becomes val in a short time: the next run's val loss was too low."""
+    """A short run makes a long text's val split smaller: the next run's val loss was too low."""
     few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
     few |= {"train.sample_length": 0}
 

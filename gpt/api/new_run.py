@@ -36,7 +36,7 @@ DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are ch
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a new run trains with."""
+    """Config and text of a new run, and the times that were measured to choose the config."""
 
     config: "Config"
     corpus: "Corpus"

@@ -59,7 +59,7 @@ def choose_config(
         base: a config whose explicit settings are kept, except train.steps.
         minutes: the time for the whole command.
         clock: returns how many seconds of it have passed.
-        should_stop: called before each measured step; if it returns True, Interrupted is raised.
+        should_stop: called before each size is measured; if it returns True, raise Interrupted.
         ranks: the processes that will train together. This process measures its share of a batch.
     """
     base = load_config(base, [("train.minutes", minutes)])

@@ -26,9 +26,9 @@ def network_counters(counters: Counters, run: Path, kept: Iterable[int]) -> Coun
     The best step becomes the one of the `kept` checkpoints whose network has the lowest loss. A
     loss that metrics.jsonl lacks is unknown: the val loss is None, and the best loss infinite.
     """
-    val_loss = _network_loss(_records(run).get(counters.step, {}), "val_loss")
-    losses = {step: loss for step, loss in _losses(run).items() if step <= counters.step}
-    best = best_step(run, (step for step in kept if step <= counters.step))
+    records = {step: record for step, record in _records(run).items() if step <= counters.step}
+    val_loss, losses = _network_loss(records.get(counters.step, {}), "val_loss"), _losses(records)
+    best = _lowest(losses, kept)
     numbers = dict(counters.numbers)
     if isinstance(progress := numbers.get("progress"), dict):
         before = ("loss", "best_loss", "best_step", "val_loss", "since_best")
@@ -46,8 +46,7 @@ def network_counters(counters: Counters, run: Path, kept: Iterable[int]) -> Coun
 
 def best_step(run: Path, kept: Iterable[int]) -> int | None:
     """Return the step of `kept` whose network has the lowest known loss; None if none is known."""
-    losses = _losses(run)
-    return min((step for step in kept if step in losses), key=losses.__getitem__, default=None)
+    return _lowest(_losses(_records(run)), kept)
 
 
 def recorded_loss(record: dict[str, Any], name: str) -> float:
@@ -59,10 +58,15 @@ def recorded_loss(record: dict[str, Any], name: str) -> float:
     return float(record.get(f"{name}_network") or record[name])
 
 
-def _losses(run: Path) -> dict[int, float]:
+def _lowest(losses: dict[int, float], kept: Iterable[int]) -> int | None:
+    """Return the step of `kept` that has the lowest of `losses`; None if none has a loss."""
+    return min((step for step in kept if step in losses), key=losses.__getitem__, default=None)
+
+
+def _losses(records: dict[int, dict[str, Any]]) -> dict[int, float]:
     """Return the network's losses by step, on a part of val if evaluations scored a part."""
     losses = dict[int, float]()
-    for step, record in _records(run).items():
+    for step, record in records.items():
         for name in ("val_loss_part", "val_loss"):
             loss = _network_loss(record, name)
             if step and loss is not None:

@@ -100,7 +100,9 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     if step is None:
         index = read_index(folder)
         best = index.best
-        if (layout.step_folder(folder, index.last) / COUNTS).exists():  # of an old version
+        if (
+            layout.step_folder(folder, index.last) / COUNTS
+        ).exists():  # an old version trained the run
             best = best_step(run, layout.steps_in(folder))
         step = index.last if which == "last" or best is None else best
     found = layout.step_folder(folder, step)

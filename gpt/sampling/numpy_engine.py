@@ -139,7 +139,9 @@ class NumpyEngine:
     def _embed(self, rows: Ints, ids: Ints, positions: Ints) -> Floats:
         """Write `ids` (n, t) into `self.ids` at `positions`; return the embeddings (K, n t, C)."""
         back = np.arange(self.config.ngram)
-        columns = self.config.ngram - 1 + positions  # of `self.ids`, which begin with padding
+        columns = (
+            self.config.ngram - 1 + positions
+        )  # in `self.ids`, whose first columns are padding
         self.ids[rows[:, None], columns] = ids
         ngrams = self.ids[rows[:, None, None], columns[..., None] - back]  # (n, t, ngram)
         x: Floats = self.tables[:, back, ngrams].sum(-2)  # (K, n, t, ngram, C) -> (K, n, t, C)
