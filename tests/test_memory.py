@@ -20,12 +20,12 @@ from gpt.errors import OutOfMemory
 from gpt.memory import check_memory, free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.recipe.choose import choose_config, with_fewest_micro_batches
+from gpt.recipe.choose import choose_config
 from gpt.recipe.table import Choice, Size, settings
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.memory_estimate import training_bytes
+from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 from tests.pretend import two_gpus
 from tests.test_recipe import corpus_of
 
@@ -48,7 +48,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.distributed.ranks import SINGLE
 from gpt.training.build_step import build_step
-from gpt.training.memory_estimate import training_bytes
+from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 torch.set_num_threads(2)
 config, V = Config.model_validate_json(sys.argv[1]), int(sys.argv[2])
 ids, cpu = np.arange(29_989, dtype=np.uint32) % V, torch.device("cpu")

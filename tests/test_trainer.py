@@ -24,11 +24,12 @@ from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.evaluator import Progress
 from gpt.training.run_context import RunContext
+from gpt.training.run_state import RunState
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.stopwatch import Stopwatch
 from gpt.training.time_budget import TimeBudget
-from gpt.training.trainer import RunState, Trainer
+from gpt.training.trainer import Trainer
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 

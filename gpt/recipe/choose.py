@@ -1,9 +1,9 @@
 """Measure how fast models of some sizes train on this machine, and choose a config by table.py."""
 
 import gc
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,7 +12,6 @@ from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
-from gpt.memory import free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_count
 from gpt.recipe import table
@@ -21,18 +20,20 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.repetition import repeats_much
 from gpt.training.build_step import build_step
-from gpt.training.memory_estimate import HOST_PARTS, check_training_memory, training_bytes
+from gpt.training.memory_estimate import (
+    check_training_memory,
+    fits,
+    with_fewest_micro_batches,
+)
 from gpt.training.stopwatch import PROBE_S, Seconds, Stopwatch
 from gpt.training.time_budget import TimeBudget
 
 PROBE_PART = 0.05  # largest fraction of the time to measure sizes
 USUAL_PROBES = 12  # kinds of work that are measured: three for each size that is tried
 MEMBERS_SPEED = 0.9  # seconds of K members on several threads, divided by K times those of one
-REDUCED_VAL = 0.2  # fraction of the affordable part of val to keep if val is made smaller
 LONGER = 1.25  # times as many passes as useful, at most, if training turns out to be faster
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MIN_COMPILED_MINUTES = 5  # in a shorter run, torch.compile takes longer than it saves (H100: 16 s)
-MAX_MEMORY_PART = 0.8  # largest fraction of the free memory for training
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class _Chooser:
         self.device = select_device(base.device)
         self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
         self.train_ids = len(corpus.train)
+        V = len(corpus.vocabulary)
+        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=ranks)
         self.measured: dict[Size, tuple[Config, Stopwatch]] = {}
 
     def choose(self) -> Chosen:
@@ -100,9 +103,11 @@ class _Chooser:
         choice = table.choose(size, characters, self.train_ids, most)
         config = self._config(choice)
         if "train.accumulation" not in self.kept:
-            config = with_fewest_micro_batches(config, self._fits)
+            config = with_fewest_micro_batches(config, self.fits)
         probed = self._probed(config, *self.measured[size])
-        config = self._with_smaller_val(config, probed)
+        budget = TimeBudget(config, len(self.corpus.val) - 1, Stopwatch(self.clock, probed))
+        if fraction := budget.smaller_val_fraction(config, self.corpus):
+            config = load_config(config, [("data.val_fraction", fraction)])
         lines = _lines(config, choice, self.corpus)
         return Chosen(config, probed if self.ranks.size == 1 else None, lines)
 
@@ -164,22 +169,15 @@ class _Chooser:
         Return 0 if it does not fit into memory, unless it is the first.
         """
         config = self._config(_shortest(size)).changed(model={"ensemble": 1})
-        if self.measured and not self._fits(config):
+        if self.measured and not self.fits(config):
             return 0.0
         stopwatch = self._measured(config)
         self.measured[size] = config, stopwatch
         if "train.max_steps" not in self.kept:
             config = config.changed(train={"max_steps": None})
         budget = TimeBudget(config, len(self.corpus.val) - 1, stopwatch)
-        budget.val_characters = round(self._val_part(budget) * budget.val_characters)
+        budget.val_characters = round(budget.val_part(config) * budget.val_characters)
         return budget.fitting_steps(config) * config.train.batch_size * config.model.T
-
-    def _val_part(self, budget: TimeBudget) -> float:
-        """Return which part of val to keep: all, unless scoring it takes too much of the time."""
-        is_given = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
-        if is_given or budget.affordable_val == 1:
-            return 1.0
-        return REDUCED_VAL * budget.affordable_val
 
     def _probed(self, config: Config, measured: Config, stopwatch: Stopwatch) -> Seconds:
         """Return the seconds of a step and of scoring a character of `config`."""
@@ -188,40 +186,6 @@ class _Chooser:
         larger = config.train.batch_size / measured.train.batch_size
         factors = {int: K * together * larger, str: float(K)}
         return {work: factors[type(work)] * s for work, s in stopwatch.probed.items()}
-
-    def _with_smaller_val(self, config: Config, probed: Seconds) -> Config:
-        """Return `config` with a smaller `data.val_fraction` if scoring val takes too long."""
-        corpus, T = self.corpus, config.model.T
-        budget = TimeBudget(config, len(corpus.val) - 1, Stopwatch(self.clock, probed))
-        if (part := self._val_part(budget)) == 1:
-            return config
-        least = 2 * (T + 2) / corpus.characters  # rounding down leaves at least half
-        fraction = max(part * corpus.val_characters / corpus.characters, least)
-        digit = 10.0 ** math.floor(math.log10(fraction))
-        fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
-        if fraction * corpus.characters >= corpus.val_characters:
-            return config
-        return load_config(config, [("data.val_fraction", fraction)])
-
-    def _fits(self, config: Config) -> bool:
-        """Return whether training takes at most MAX_MEMORY_PART of the free memory."""
-        V, on_gpu = len(self.corpus.vocabulary), self.device.type == "cuda"
-        needed = training_bytes(config, V, self.device, ranks=self.ranks)
-        on_device = sum(needed[part] for part in needed if not (on_gpu and part in HOST_PARTS))
-        free = free_bytes() // self.ranks.local_size
-        if on_gpu:
-            free = torch.cuda.mem_get_info(self.device)[0]
-        return on_device <= MAX_MEMORY_PART * free
-
-
-def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
-    """Return `config` with the fewest micro-batches that fit into memory; else unchanged."""
-    B = config.train.batch_size
-    for count in (n for n in range(1, B + 1) if B % n == 0):
-        divided = config.changed(train={"accumulation": count}) if count > 1 else config
-        if fits(divided):
-            return divided
-    return config
 
 
 def _shortest(size: Size) -> Choice:

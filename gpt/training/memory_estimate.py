@@ -1,12 +1,14 @@
 """Estimate the memory that training takes, before it is allocated."""
 
+from collections.abc import Callable
+
 import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
-from gpt.memory import check_memory
+from gpt.memory import check_memory, free_bytes
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.training.gradients import fuses_head, supports_threads, windows_at_once, worker_count
@@ -21,6 +23,7 @@ CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
 HOST_PARTS = ("batch",)  # parts that are not in the memory of a GPU
+MAX_MEMORY_PART = 0.8  # largest fraction of the free memory for training that gpt chooses
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
     "train.accumulation"
@@ -95,6 +98,26 @@ def training_bytes(
         # training threads
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
+
+
+def fits(config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks) -> bool:
+    """Return whether training takes at most MAX_MEMORY_PART of the memory that is free now."""
+    parts, free = training_bytes(config, vocabulary_size, device, ranks), free_bytes()
+    free //= ranks.local_size
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        parts = {name: size for name, size in parts.items() if name not in HOST_PARTS}
+    return sum(parts.values()) <= MAX_MEMORY_PART * free
+
+
+def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
+    """Return `config` with the fewest micro-batches for which `fits` is true; else unchanged."""
+    B = config.train.batch_size
+    for count in (n for n in range(1, B + 1) if B % n == 0):
+        divided = config.changed(train={"accumulation": count}) if count > 1 else config
+        if fits(divided):
+            return divided
+    return config
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:

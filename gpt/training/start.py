@@ -33,10 +33,11 @@ from gpt.training.evaluator import Diverged, Progress
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Outcome, RunContext
+from gpt.training.run_state import RunState
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import Stopwatch
 from gpt.training.time_budget import TimeBudget
-from gpt.training.trainer import RunState, Trainer
+from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

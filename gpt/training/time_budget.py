@@ -8,6 +8,7 @@ import math
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
 from gpt.errors import UsageError
+from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
@@ -17,6 +18,7 @@ CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of the time for the evaluations before the last
 WHOLE_PART = 0.25  # largest fraction of the time to score all of val
+REDUCED_VAL = 0.2  # fraction of the affordable part of val to keep if val is made smaller
 MIN_EVAL_CHARACTERS = 10_000
 MIN_STEP_S = 1e-6  # seconds
 
@@ -43,11 +45,23 @@ class TimeBudget:
         """Seconds of `train.minutes` that remain for training and evaluations."""
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
-    @property
-    def affordable_val(self) -> float:
-        """Fraction of the val split that can be scored in `WHOLE_PART` of the time, at most 1."""
+    def val_part(self, config: Config) -> float:
+        """Return which part of val to keep: all, unless scoring it takes too much of the time."""
         whole_s = self.score_s(self.val_characters)
-        return min(1.0, WHOLE_PART * self.limit_s / whole_s) if whole_s else 1.0
+        is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
+        if is_given or whole_s <= WHOLE_PART * self.limit_s:
+            return 1.0
+        return REDUCED_VAL * WHOLE_PART * self.limit_s / whole_s
+
+    def smaller_val_fraction(self, config: Config, corpus: Corpus) -> float | None:
+        """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
+        if (part := self.val_part(config)) == 1:
+            return None
+        least = 2 * (config.model.T + 2) / corpus.characters  # rounding leaves at least half
+        fraction = max(part * corpus.val_characters / corpus.characters, least)
+        digit = 10.0 ** math.floor(math.log10(fraction))
+        fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
+        return fraction if fraction * corpus.characters < corpus.val_characters else None
 
     def first_plan(self, config: Config) -> Config:
         """Return the config of a new run with the number of steps that fit into `train.minutes`.

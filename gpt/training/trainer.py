@@ -1,43 +1,26 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
-from dataclasses import dataclass
 from threading import current_thread, main_thread
 
-from gpt.config.schema import Config
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.build_step import Update
 from gpt.training.callbacks.bar import ProgressBar
 from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.divergence import read_results, restore_last
-from gpt.training.evaluator import Evaluator, Progress
+from gpt.training.evaluator import Evaluator
 from gpt.training.run_context import Outcome, RunContext
-from gpt.training.schedule import Schedule
+from gpt.training.run_state import RunState
 from gpt.training.step import Result
 from gpt.training.stopwatch import MILESTONE
-from gpt.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
-
-
-@dataclass(frozen=True)
-class RunState:
-    """State from which a new or resumed run trains."""
-
-    config: Config  # to train with
-    step: int  # number of steps done
-    update: Update
-    schedule: Schedule
-    budget: TimeBudget
-    progress: Progress
-    saved_config: Config | None = None  # the settings in the checkpoint; None for a new run
 
 
 class Trainer:
