@@ -328,7 +328,6 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("sample --temperature inf", 2, "temperature: expected a finite number, got inf"),
     ("sample --top-k 0", 2, "--top-k"),
     ("sample --top-p 1.1", 2, "--top-p"),
-    ("sample --presence-penalty nan", 2, "--presence-penalty"),
     ("sample --prompt '\u00a0'", 2, r"vocabulary: \xa0; leave"),
     ("sample --num-samples 0", 2, "--num-samples"),
     ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; the"),
@@ -542,7 +541,6 @@ def test_sample_continues_a_file_or_from_standard_input(
 
 def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
     flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--top-k", 2)]
-    flags += [("--presence-penalty", 3), ("--frequency-penalty", 1)]
     arguments = ("sample", "--length", 60, "--temperature", 1, "--seed", 3)
     plain, *ruled = (gpt(*arguments, *flag) for flag in flags)
     for code, out, _ in ruled:

@@ -32,7 +32,7 @@ from tests.test_sampling import SHAPES, VOCABULARY, data_of
 from tests.test_sampling import model as network_of
 
 Gpt = Callable[..., tuple[int, str, str]]
-RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01, "presence_penalty": 0.2}
+RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01}
 
 # Load a model in a new worker, send requests one by one, and return all answers to each.
 ASK = """

@@ -151,6 +151,8 @@ def test_a_sweep_of_distilled_runs_is_not_resumed(tmp_path: Path, gpt: Gpt) -> N
         ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
         ("train.distill", "keep the ensemble"),
+        ("train.beta1", "leave it out"),
+        ("sample.presence_penalty", "higher sample.temperature"),
     ],
 )
 def test_removed_settings_are_refused_with_what_to_do(

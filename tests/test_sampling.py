@@ -27,7 +27,6 @@ from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import (
-    PLAIN,
     Generator,
     generate,
     generate_text,
@@ -40,8 +39,6 @@ from gpt.sampling.prompt import (
     listed_characters,
 )
 from gpt.sampling.sampler import (
-    PENALTY_CHARACTERS,
-    apply_penalties,
     apply_temperature,
     choose,
     draw,
@@ -147,27 +144,6 @@ def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
             assert after == (before if relative > p else -math.inf)
 
 
-@given(
-    logits=logits_of,
-    presence=st.floats(-4, 4),
-    frequency=st.floats(-4, 4),
-    recent=st.lists(st.integers(0, 22)),
-)
-def test_penalties_are_subtracted_once_and_for_each_occurrence(
-    logits: NDArray[np.float64], presence: float, frequency: float, recent: list[int]
-) -> None:
-    recent = [id_ for id_ in recent if id_ < logits.size]
-    got = apply_penalties(logits, [recent], presence, frequency)[0]
-    for id_, (before, after) in enumerate(zip(logits[0], got, strict=True)):
-        penalty = presence * (id_ in recent) + frequency * recent.count(id_)
-        assert after == pytest.approx(before - penalty)
-
-
-def test_penalties_of_the_docstrings_example() -> None:
-    logits = apply_penalties(np.array([[5.0, 5.0]]), [[0, 0, 0]], presence=0.5, frequency=0.2)
-    np.testing.assert_allclose(logits, [[3.9, 5.0]])
-
-
 def test_the_docstrings_examples_of_top_k_top_p_min_p_and_draw() -> None:
     def kept(rule: Any, numbers: Any, value: float) -> list[int]:
         return np.flatnonzero(rule(np.array([numbers]), value)[0] > -math.inf).tolist()
@@ -179,16 +155,6 @@ def test_the_docstrings_examples_of_top_k_top_p_min_p_and_draw() -> None:
     assert kept(keep_min_p, np.log([0.6, 0.25, 0.1, 0.05]), 0.2) == [0, 1]
     assert kept(keep_min_p, np.log([0.97, 0.01, 0.01, 0.01]), 0.2) == [0]
     assert draw(np.log([[0.2, 0.5, 0.3]]), np.array([0.6])).tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    "rules", [{"presence_penalty": 30.0}, {"frequency_penalty": 10.0}], ids=str
-)
-def test_a_penalty_works_where_a_character_is_certain(rules: dict[str, Any]) -> None:
-    """Bug: repetition_penalty scaled log-probabilities, which vanish where p is near 1."""
-    certain, recent = np.array([[25.0, 0.0, -1.0]]), [[0, 0, 0]]
-    chosen = choose(certain, np.array([0.5]), rules_of(temperature=0, **rules), recent)
-    assert chosen.tolist() == [1]
 
 
 @given(logits=logits_of, temperature=st.floats(0.05, 20))
@@ -251,15 +217,9 @@ def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
 def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     rng = np.random.default_rng(0)
     logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
-    rules = rules_of(
-        presence_penalty=1.3, frequency_penalty=0.4, temperature=0.9, top_k=5, top_p=0.9, min_p=0.01
-    )
-    recent = [[row, row + 3] for row in range(7)]
-    together = choose(logits, uniforms, rules, recent)
-    alone = [
-        choose(logits[b : b + 1], uniforms[b : b + 1], rules, recent[b : b + 1])[0]
-        for b in range(7)
-    ]
+    rules = rules_of(temperature=0.9, top_k=5, top_p=0.9, min_p=0.01)
+    together = choose(logits, uniforms, rules)
+    alone = [choose(logits[b : b + 1], uniforms[b : b + 1], rules)[0] for b in range(7)]
     assert together.tolist() == alone
 
 
@@ -398,11 +358,10 @@ def test_given_ids_are_scored() -> None:
         np.testing.assert_allclose(log_probabilities, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("rules", [PLAIN, rules_of(presence_penalty=0.7, frequency_penalty=0.3)])
-def test_both_readers_write_the_same_text(rules: SampleConfig) -> None:
+def test_both_readers_write_the_same_text() -> None:
     texts = []
     for engine in engines(model(), 2):
-        chunks = chunks_of(engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5, rules=rules)
+        chunks = chunks_of(engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
         texts.append([s.text for s in collect(chunks, ["", ""])])
     assert texts[0] == texts[1]
 
@@ -498,16 +457,6 @@ def test_a_sample_disturbs_no_other_draw() -> None:
     torch.manual_seed(1)
     generate_text(bystander, VOCABULARY, length=5, seed=0)
     assert torch.rand(5).equal(expected)
-
-
-def test_penalties_count_the_last_64_characters_of_prompt_and_sample() -> None:
-    """What --help says: a huge penalty samples each character once, then the first one again."""
-    assert PENALTY_CHARACTERS == 64
-    rules = rules_of(presence_penalty=100.0, temperature=0)
-    text = sample("a", length=V - 1, rules=rules)
-    assert sorted("a" + text) == sorted(VOCABULARY.characters)
-    generator = Generator(engines(model(), 1)[0], [[3] * 99], sample_sources(3, [0]), rules)
-    assert generator.recent == [[3] * 64]
 
 
 # --- text: stops, lengths, order ---

@@ -51,6 +51,10 @@ from tests.serving import (  # noqa: F401
         ({"prompt": "a" * 9000, "n": 9, "echo": True}, 400, "at most 65,536 tokens"),
         ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
         ({"suffix": "!"}, 400, "suffix: no such field"),
+        ({"best_of": 2}, 400, "best_of: no such field"),
+        ({"presence_penalty": 0.1}, 400, "presence_penalty: no such field"),
+        ({"logit_bias": {"99": 1}}, 400, "logit_bias: expected ids from 0 to"),
+        ({"logit_bias": {"1": 101}}, 400, "logit_bias: expected less than or equal to 100"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
         ({"prompt": []}, 400, "expected a text, a list of ids"),
@@ -73,7 +77,12 @@ def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
         client.completions.create(model="run", prompt="a", extra_body={"repetition_penalty": 2})
     with pytest.raises(openai.NotFoundError, match="expected run"):
         client.completions.create(model="davinci", prompt="a")
-    with pytest.raises(openai.NotFoundError, match="Not Found"):
+    assert client.models.retrieve("run").id == "run"
+    with pytest.raises(openai.NotFoundError, match="expected run"):
+        client.models.retrieve("davinci")
+    with pytest.raises(
+        openai.NotFoundError, match=r"expected .* POST to /v1/completions"
+    ):
         client.chat.completions.create(model="run", messages=[{"role": "user", "content": "a"}])
 
 

@@ -43,15 +43,6 @@ def sample(
     min_p: float | None = option(
         "X", "Drop characters less likely than X times the likeliest.", min=0, max=1
     ),
-    presence_penalty: float | None = option(
-        "X", "Subtract X from the logit of each of the last 64 characters.", min=-100, max=100
-    ),
-    frequency_penalty: float | None = option(
-        "X",
-        "Subtract X from a character's logit for each time it occurs in the last 64.",
-        min=-100,
-        max=100,
-    ),
     seed: int | None = option("N", "Seed of the random draws; default random.", min=0),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
@@ -61,7 +52,7 @@ def sample(
 ) -> None:
     r"""Sample text from a trained model, shown as it is generated.
 
-    --length and the options from --temperature to --frequency-penalty default to the `sample`
+    --length and the options from --temperature to --min-p default to the `sample`
     settings of the run. The run, step, val loss and seed are printed to stderr.
 
     In --prompt and --stop, \n is a newline, \t a tab and \\ a backslash.
@@ -75,14 +66,7 @@ def sample(
     texts = [unescaped(text) for text in prompt or []]
     if prompt_file is not None:
         texts.append(_read(prompt_file))
-    rules = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-    }
+    rules = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
 
     from gpt import api
 

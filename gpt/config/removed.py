@@ -14,10 +14,17 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "with very many",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
+    "train.beta1": "it is always 0.9, so leave it out",
+    "sample.presence_penalty": "use a higher sample.temperature instead",
+    "sample.frequency_penalty": "use a higher sample.temperature instead",
 }
-# by dotted key: the last commit that loads, or resumes, a run in which this setting is not null
+# by dotted key: the last commit that loads a run in which this setting is not null
 LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
-RESUMED_UNTIL = {"train.distill": "93286f7"}
+# by dotted key: the last commit that resumes a run in which this setting has not the given value
+RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
+    "train.distill": ("93286f7", None),
+    "train.beta1": ("ce3fd9c", 0.9),
+}
 
 
 def had_counts(tree: Any) -> bool:
@@ -27,9 +34,9 @@ def had_counts(tree: Any) -> bool:
 
 def cannot_resume(tree: Any) -> str | None:
     """Return why a run with the stored config `tree` cannot be resumed, or None if it can be."""
-    for key, commit in RESUMED_UNTIL.items():
+    for key, (commit, value) in RESUMED_UNTIL.items():
         section, _, name = key.partition(".")
-        if _section(tree, section).get(name) is not None:
+        if _section(tree, section).get(name, value) != value:
             return f"its {key} was removed; commit {commit} is the last that can resume it"
     return None
 

@@ -13,7 +13,6 @@ from gpt.config.section import (
 )
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-100, le=100)]  # in logits
 
 
 class SampleConfig(ConfigSection):
@@ -31,10 +30,4 @@ class SampleConfig(ConfigSection):
     )
     min_p: Probability = resumable(
         0.005, "drop characters less likely than this times the most likely one"
-    )
-    presence_penalty: Penalty = resumable(
-        0.0, "subtracted from the logit of each character that occurs among the last 64"
-    )
-    frequency_penalty: Penalty = resumable(
-        0.0, "subtracted from a character's logit once for each occurrence among the last 64"
     )

@@ -115,7 +115,6 @@ class TrainConfig(ConfigSection):
     weight_decay: Annotated[float, Field(ge=0, le=MAX_RATE)] = inherited(
         0.1, "decoupled weight decay of matrices"
     )
-    beta1: Fraction = inherited(0.9, "AdamW: decay of the running mean of the gradient")
     beta2: Fraction = inherited(0.99, "AdamW: decay of the running mean of the squared gradient")
     grad_clip: NonNegativeFloat = inherited(
         1.0, "largest norm of the gradient; a longer gradient is scaled down to it; 0 = no clipping"

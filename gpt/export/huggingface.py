@@ -138,7 +138,7 @@ def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
 
 
 def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
-    """Return the content of generation_config.json: the run's sampling rules, without penalties."""
+    """Return the content of generation_config.json: the run's sampling rules."""
     sample = checkpoint.config.sample
     rules: dict[str, Any] = {"do_sample": False}
     if sample.temperature:

@@ -20,7 +20,7 @@ CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU tak
 UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
 PREFILL_CHARACTERS = 2048  # most characters per prefill; more would take memory without saving time
 TEXT_BYTES = 100  # most memory of a character that waits to be shown, in bytes
-SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and list entries, in bytes
+SAMPLE_BYTES = 10_000  # most memory of a sample's generator and list entries, in bytes
 
 
 class Engine(Protocol):

@@ -10,7 +10,7 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
-from gpt.sampling.sampler import PENALTY_CHARACTERS, choose, log_softmax
+from gpt.sampling.sampler import choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
@@ -38,6 +38,7 @@ class Generator:
         prompts: the ids of the texts to continue.
         sources: a random generator for each text, which gives one number for each drawn id.
         rules: the sampling rules, such as the temperature.
+        bias: numbers (V,) that are added to the logits before the rules; default none.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Generator:
         prompts: Sequence[list[int]],
         sources: Sequence[np.random.Generator],
         rules: SampleConfig = PLAIN,
+        bias: NDArray[np.float64] | None = None,
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
+        self.bias = 0.0 if bias is None else bias
         self.sources = list(sources)
         self.contexts = [prompt[-self.T :] for prompt in prompts]
-        self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]  # ids to penalise
         first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled only once
         copied = [first_rows.setdefault(tuple(ids), row) for row, ids in enumerate(self.contexts)]
         self._prefill(list(first_rows.values()))
@@ -78,10 +80,8 @@ class Generator:
             )
         log_probabilities = log_softmax(logits)
         chosen = self._draw(log_probabilities) if given is None else given
-        for context, recent, id_ in zip(self.contexts, self.recent, chosen, strict=True):
+        for context, id_ in zip(self.contexts, chosen, strict=True):
             context.append(id_)
-            recent.append(id_)
-            del recent[:-PENALTY_CHARACTERS]
         return chosen, log_probabilities
 
     def select(self, rows: list[int]) -> None:
@@ -89,12 +89,11 @@ class Generator:
         self.engine.select(rows)
         self.sources = [self.sources[row] for row in rows]
         self.contexts = [self.contexts[row] for row in rows]
-        self.recent = [self.recent[row] for row in rows]
 
     def _draw(self, log_probabilities: NDArray[np.float64]) -> list[int]:
         """Draw an id for each text from `log_probabilities` (B, V), after the sampling rules."""
         draws = np.array([source.random() for source in self.sources])
-        ids: list[int] = choose(log_probabilities, draws, self.rules, self.recent).tolist()
+        ids: list[int] = choose(log_probabilities + self.bias, draws, self.rules).tolist()
         return ids
 
     def _prefill(self, rows: list[int]) -> None:

@@ -13,7 +13,6 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
 NEVER = -np.inf  # the logit of a character that must not be drawn
-PENALTY_CHARACTERS = 64  # number of last characters whose occurrences the penalties count
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
@@ -34,23 +33,6 @@ def log_softmax(logits: Floats) -> Floats:
     logits = logits - logits.max(-1, keepdims=True)
     log_probabilities: Floats = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return log_probabilities
-
-
-def apply_penalties(
-    logits: Floats, recent: list[list[int]], presence: float, frequency: float
-) -> Floats:
-    """Subtract penalties from the logits of the ids that occur in each row's `recent` ids.
-
-    The penalty of an id that occurs count > 0 times is presence + count * frequency, as in the
-    OpenAI API. Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency
-    0.2 the logit of `e` becomes 5.0 - 0.5 - 3 * 0.2 = 3.9. The odds of `e` against an id that does
-    not occur become exp(1.1) = 3.0 times smaller.
-    """
-    logits = logits.copy()
-    for row, ids in enumerate(recent):
-        occurring, counts = np.unique(np.array(ids, np.intp), return_counts=True)
-        logits[row, occurring] -= presence + counts * frequency
-    return logits
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
@@ -116,16 +98,11 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     return ids
 
 
-def choose(
-    logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
-) -> Ints:
+def choose(logits: Floats, uniforms: Floats, rules: SampleConfig) -> Ints:
     """Draw an id for each row of logits (B, V), given a uniform number in [0, 1) for each row.
 
-    The sampling `rules` are applied first. `recent` has the ids to penalise, for each row.
+    The sampling `rules` are applied first.
     """
-    penalties = rules.presence_penalty, rules.frequency_penalty
-    if recent is not None and any(penalties):
-        logits = apply_penalties(logits, recent, *penalties)
     if rules.temperature == 0:
         likeliest: Ints = logits.argmax(-1)
         return likeliest

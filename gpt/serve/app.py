@@ -24,6 +24,7 @@ from gpt.serve.completions import Completion, error_content
 from gpt.serve.served_run import MAX_TEXTS, ServedRun
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
+PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
 STALL_S = 60  # seconds after which a client that does not read its stream is dropped
 Result = TypeVar("Result")
 
@@ -86,6 +87,7 @@ class App(Starlette):
         routes = [
             Route("/", self.page),
             Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
         check = Middleware(AccessCheck, token)
@@ -102,8 +104,16 @@ class App(Starlette):
 
     async def models(self, request: Request) -> Response:
         """List the one model that is served."""
+        return JSONResponse({"object": "list", "data": [await self._description()]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model that is served, if the request names it."""
+        self._check_name(request.path_params["name"])
+        return JSONResponse(await self._description())
+
+    async def _description(self) -> dict[str, Any]:
         checkpoint = (await self.in_thread(self.run.model)).checkpoint
-        model = {
+        return {
             "id": self.run.name,
             "object": "model",
             "created": self.run.created,
@@ -111,7 +121,6 @@ class App(Starlette):
             "step": checkpoint.step,
             "val_loss": checkpoint.val_loss,
         }
-        return JSONResponse({"object": "list", "data": [model]})
 
     async def completions(self, request: Request) -> Response:
         """Continue or score the prompts of a request."""
@@ -143,11 +152,12 @@ class App(Starlette):
             self._texts -= count
 
     def _completion(self, asked: CompletionRequest) -> Completion:
-        name = self.run.name
-        if asked.model not in (None, name):
-            message = f"model: expected {name}, got {asked.model!r:.100}"
-            raise HTTPException(404, message)
-        return Completion(asked, self.run.model(), name)
+        self._check_name(asked.model)
+        return Completion(asked, self.run.model(), self.run.name)
+
+    def _check_name(self, name: str | None) -> None:
+        if name not in (None, self.run.name):
+            raise HTTPException(404, f"model: expected {self.run.name}, got {name!r:.100}")
 
 
 class EventStream(StreamingResponse):
@@ -189,6 +199,8 @@ async def _read_body(request: Request) -> bytes:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
+    if isinstance(error, HTTPException) and error.detail == "Not Found":  # no route has the path
+        error = HTTPException(404, f"{request.url.path:.100}: expected {PATHS}")
     if isinstance(error, HTTPException):
         return JSONResponse(error_content(error), error.status_code, error.headers)
     return JSONResponse(error_content(error), 500)

@@ -6,18 +6,21 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
-from gpt.config.sample_config import Penalty, Probability, SampleConfig
+from gpt.config.sample_config import Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
 
 MAX_REQUEST_TOKENS = 2**16  # most tokens of all texts of a request, which are kept in memory
 MAX_LIKELY = 5  # most likely ids that are listed with a token
 MAX_STOPS = 16  # stop strings of a request
+# fields that are ignored if they have this value, which changes nothing, and refused otherwise
+NEUTRAL_VALUES = {"best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
 LISTS = {  # messages about fields that are a list or one item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
 # `fail_fast` stops at the first wrong item: a list can have half a million
 Texts = Annotated[list[str], Field(fail_fast=True)]
+Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = Texts | Annotated[list[TokenIds], Field(fail_fast=True)]
 
@@ -44,8 +47,7 @@ class CompletionRequest(BaseModel):
     top_p: Probability = 1.0
     top_k: PositiveInt | None = None  # not in OpenAI's API
     min_p: Probability = 0.0  # not in OpenAI's API
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[Annotated[int, Field(strict=False)], Bias] = {}  # by token id
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1)
     stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
@@ -57,9 +59,13 @@ class CompletionRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, fields: Any) -> Any:
+    def _without_neutral(cls, fields: Any) -> Any:
         if isinstance(fields, dict):
-            return {name: value for name, value in fields.items() if value is not None}
+            return {
+                name: value
+                for name, value in fields.items()
+                if value is not None and NEUTRAL_VALUES.get(name) != value
+            }
         return fields
 
     @property

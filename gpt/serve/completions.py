@@ -132,10 +132,12 @@ class Completion:
         if tokens > MAX_REQUEST_TOKENS:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise HTTPException(400, f"{message}, got {tokens:,}; send several requests")
+        stops = [model.normalized("stop", stop) for stop in request.stop if stop]
+        self.bias = model.bias(request.logit_bias)
         self.choices = [
             CompletionChoice(
                 Detokenizer(model.vocabulary, () if request.echo else prompt),
-                StopBuffer(index, [stop for stop in request.stop if stop], request.max_tokens),
+                StopBuffer(index, stops, request.max_tokens),
                 has_logprobs=request.logprobs is not None,
             )
             for index, prompt in enumerate(self.prompts)
@@ -197,7 +199,8 @@ class Completion:
         sources = [
             source for _ in request.prompt for source in sample_sources(seed, range(request.n))
         ]
-        generator = Generator(model.engine(len(prompts)), prompts, sources, request.rules)
+        engine = model.engine(len(prompts))
+        generator = Generator(engine, prompts, sources, request.rules, self.bias)
         while any(choice.finish_reason is None for choice in self.choices):
             ids, log_probabilities = generator.step()
             for choice, id_, row in zip(self.choices, ids, log_probabilities, strict=True):

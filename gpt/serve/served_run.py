@@ -3,10 +3,13 @@
 import logging
 import time
 import unicodedata
+from collections.abc import Iterable
 from copy import copy
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from gpt.errors import GPTError, UsageError
@@ -37,28 +40,46 @@ class ServedModel:
         return engine
 
     def encode(self, prompt: str | list[int]) -> list[int]:
-        """Return the ids of a prompt. A string is normalised like the text of the run.
+        """Return the ids of a prompt, after normalising it if it is a string.
 
         Raises:
-            HTTPException: the prompt has characters or ids outside the vocabulary; or it must be
-                normalised, and has more than MAX_MARKS combining characters in a row.
+            HTTPException: the prompt has characters or ids outside the vocabulary; or it cannot be
+                normalised.
         """
         if isinstance(prompt, str):
-            data = self.checkpoint.config.data
-            if data.normalize != "none" and (marks := _most_marks(prompt)) > MAX_MARKS:
-                message = f"prompt: expected at most {MAX_MARKS} combining characters in a row"
-                raise HTTPException(400, f"{message}, got {marks}; leave some out")
-            text = normalized(prompt, data)
+            text = self.normalized("prompt", prompt)
             try:
                 check_known(text, self.vocabulary)
             except UsageError as error:
                 raise HTTPException(400, f"prompt: {error}") from None
             return self.vocabulary.encode(text).tolist()
-        V = len(self.vocabulary)
-        if outside := [id_ for id_ in prompt if not 0 <= id_ < V]:
-            message = f"prompt: expected ids from 0 to {V - 1}, got {outside[0]}"
-            raise HTTPException(400, message)
+        self._check_ids("prompt", prompt)
         return prompt
+
+    def normalized(self, field: str, text: str) -> str:
+        """Normalise `text`, the value of a `field`, like the text of the run.
+
+        Raises:
+            HTTPException: it has more than MAX_MARKS combining characters in a row.
+        """
+        data = self.checkpoint.config.data
+        if data.normalize != "none" and (marks := _most_marks(text)) > MAX_MARKS:
+            message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
+            raise HTTPException(400, f"{message}, got {marks}; leave some out")
+        return normalized(text, data)
+
+    def bias(self, logit_bias: dict[int, float]) -> NDArray[np.float64]:
+        """Return the numbers (V,) to add to the logits; raise HTTPException for unknown ids."""
+        self._check_ids("logit_bias", logit_bias)
+        bias = np.zeros(len(self.vocabulary))
+        bias[[*logit_bias]] = [*logit_bias.values()]
+        return bias
+
+    def _check_ids(self, field: str, ids: Iterable[int]) -> None:
+        V = len(self.vocabulary)
+        if outside := [id_ for id_ in ids if not 0 <= id_ < V]:
+            message = f"{field}: expected ids from 0 to {V - 1}, got {outside[0]}"
+            raise HTTPException(400, message)
 
 
 def _most_marks(text: str) -> int:

@@ -15,6 +15,7 @@ from gpt.config.schema import TrainConfig
 from gpt.model.transformer import GPT, Block
 from gpt.runs.format import Tensors
 
+BETA1 = 0.9  # AdamW: decay of the running mean of the gradient
 # Coefficients (a, b, c) of three polynomials of degree 5 that together map singular values from
 # 0.02 to 1 to values near 1, as in Polar Express (arXiv:2505.16932).
 POLAR_EXPRESS = (
@@ -223,7 +224,7 @@ def make_optimizers(
     """
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
     vectors = [p for p in model.parameters() if p.ndim < 2]
-    betas = (config.beta1, config.beta2)
+    betas = (BETA1, config.beta2)
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adamw":
         decaying = AdamW([*matrices.values()], rate, betas, decay)

@@ -76,7 +76,7 @@ async function generate(model, request, send, isStopped) {
       return "stopped";
     }
     const { logits, logP } = model.after(text, text.length - ids.length + skip);
-    const token = choose(logits, uniforms.next(), rules, text);
+    const token = choose(logits, uniforms.next(), rules);
     text.push(token);
     reason = buffer.push({
       token,

@@ -1,14 +1,5 @@
 // Choose an id from logits, by the rules of gpt/sampling/sampler.py in the same order, in float64.
 
-const PENALTY_CHARACTERS = 64; // number of last ids whose occurrences the penalties count
-
-/** Subtract the penalties from the logits of ids that occur among the `recent` ids, in place. */
-function applyPenalties(logits, recent, presence, frequency) {
-  const counts = new Map();
-  for (const id of recent.slice(-PENALTY_CHARACTERS)) counts.set(id, (counts.get(id) ?? 0) + 1);
-  for (const [id, count] of counts) logits[id] -= presence + count * frequency;
-}
-
 /** Keep the k largest logits, and any logit that equals the smallest of these. */
 function keepTopK(logits, k) {
   if (k >= logits.length) return logits;
@@ -52,15 +43,9 @@ function draw(logits, uniform) {
  * @param {Float64Array} logits - logits or log-probabilities of V ids.
  * @param {number} uniform - a uniform number in [0, 1).
  * @param {object} rules - the settings of the section `sample` of a config.
- * @param {number[]} recent - the previous ids, to which the penalties apply.
  */
-function choose(logits, uniform, rules, recent) {
+function choose(logits, uniform, rules) {
   const { temperature = 1, top_k, top_p = 1, min_p = 0 } = rules;
-  const { presence_penalty = 0, frequency_penalty = 0 } = rules;
-  if (presence_penalty || frequency_penalty) {
-    logits = logits.slice();
-    applyPenalties(logits, recent, presence_penalty, frequency_penalty);
-  }
   if (temperature === 0) return logits.indexOf(largest(logits));
   logits = applyTemperature(logits, temperature);
   if (top_k) logits = keepTopK(logits, top_k);

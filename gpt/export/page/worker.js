@@ -10,7 +10,7 @@ a disk:
 A request is a message {op, id, ...}. Each answer repeats the `id` of its request. Requests are
 answered in order, except that `stop` ends a running `generate` or `score`. Ids are numbers from 0
 to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
-{temperature, top_k, top_p, min_p, presence_penalty, frequency_penalty}; missing ones do nothing.
+{temperature, top_k, top_p, min_p}; missing ones do nothing.
 
     {op: "load", id, header, weights}   first; header: the parsed JSON of the element `header`;
                                         weights: the text of the element `weights`
