@@ -5,10 +5,10 @@ runs out of memory would kill the process without a message, or swap for minutes
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpt.errors import OutOfMemory
+from gpt.errors import OutOfMemory, TrainingError
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
 
@@ -45,6 +45,18 @@ def check_memory(
             f"{work} would take about {gigabytes(needed)} of memory ({each}), and "
             f"{gigabytes(free)} are free; {advice}"
         )
+
+
+@contextmanager
+def explaining_lack_of_memory(problem: str, advice: str) -> Iterator[None]:
+    """Raise TrainingError with `problem` and `advice` if torch runs out of memory in this block."""
+    try:
+        yield
+    except RuntimeError as error:
+        # on a GPU, torch raises OutOfMemoryError, a subclass; on a CPU, the message says so
+        if type(error).__name__ != "OutOfMemoryError" and "can't allocate" not in str(error):
+            raise
+        raise TrainingError(f"{problem} ({str(error).splitlines()[0]:.150}); {advice}") from error
 
 
 def gigabytes(size: float) -> str:

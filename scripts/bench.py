@@ -264,6 +264,7 @@ def workers() -> dict[str, Any]:
     from gpt.config.load import load_config
     from gpt.distributed.ranks import SINGLE
     from gpt.model.transformer import GPT
+    from gpt.training.cpu_workers import WorkerBackward
     from gpt.training.step import TrainStep
 
     ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
@@ -277,6 +278,7 @@ def workers() -> dict[str, Any]:
         step = TrainStep(config, GPT(config.model, 65), torch.device("cpu"), SINGLE, ids)
         if torch.get_num_threads() == 1:
             return {"threads": 1}
+        assert isinstance(step.backward, WorkerBackward)
         ways = step.backward.workers, 1
         times: tuple[list[float], list[float]] = [], []
         for i in range(12):

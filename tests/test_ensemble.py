@@ -23,8 +23,8 @@ from gpt.seeds import member_seed
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import build_step
+from gpt.training.gradients import Backward
 from gpt.training.start import train
-from gpt.training.step import TrainStep
 from tests.conftest import load, metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -132,17 +132,17 @@ def test_a_resume_cannot_change_how_many_members_there_are(corpus: Corpus) -> No
 
 def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradients of the second member are NaN at these steps."""
-    original, second = TrainStep.forward_and_backward, member_seed(1337, 1)
+    original, second = Backward.__call__, member_seed(1337, 1)
 
-    def gradients(self: TrainStep, step: int) -> torch.Tensor:
-        loss = original(self, step)
+    def gradients(self: Backward, x: torch.Tensor, y: torch.Tensor, step: int) -> torch.Tensor:
+        loss = original(self, x, y, step)
         if self.config.seed == second and steps(step):
             next(self.model.parameters()).grad = torch.full_like(
                 next(self.model.parameters()), math.nan
             )
         return loss
 
-    monkeypatch.setattr(TrainStep, "forward_and_backward", gradients)
+    monkeypatch.setattr(Backward, "__call__", gradients)
 
 
 def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(

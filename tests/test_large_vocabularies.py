@@ -148,9 +148,9 @@ def test_a_step_has_the_gradients_of_the_models_logits(
     step = build_step(config, model, CPU, SINGLE, corpus.train)
     x, y = step.batches(7)
     loss, _ = step(7)
-    if step.masks is not None:
-        step.masks.manual_seed(derive_seed(config.seed, "dropout", 7))
-        set_generator(reference, step.masks)
+    if step.backward.masks is not None:
+        step.backward.masks.manual_seed(derive_seed(config.seed, "dropout", 7))
+        set_generator(reference, step.backward.masks)
     logits = reference(x)
     expected = cross_entropy(logits, y)
     expected.backward()  # type: ignore[no-untyped-call]

@@ -32,9 +32,10 @@ from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
-from gpt.training import gradients as training_gradients
+from gpt.training import cpu_workers
 from gpt.training.build_step import build_step
 from gpt.training.gradients import Backward
+from gpt.training.loss_scaler import LossScaler
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.step import TrainStep
@@ -145,9 +146,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
     results: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
     for count, at_once in ((1, 6), (threads, windows)):
         set_threads(count)
-        monkeypatch.setattr(
-            training_gradients, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C
-        )
+        monkeypatch.setattr(cpu_workers, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
         seen: list[int] = []
@@ -156,7 +155,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
         )
         results.append(gradients_of(build_step(config, model, CPU, SINGLE, corpus.train)))
         assert sum(seen) == 6
-        assert max(seen) == min(at_once, -(-6 // min(count, training_gradients.MAX_WORKERS)))
+        assert max(seen) == min(at_once, -(-6 // min(count, cpu_workers.MAX_WORKERS)))
     torch.testing.assert_close(results[1][0], results[0][0])
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-7)
 
@@ -268,9 +267,9 @@ def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -
     try:
         distributed = torch.nn.parallel.DistributedDataParallel(model)
         distributed.register_comm_hook(None, double)
-        backward = Backward(config, model, CPU)
-        backward.forward, backward.workers = distributed, 1
-        backward(x, y, torch.ones(()))
+        backward = Backward(config, model, CPU, SINGLE, LossScaler(CPU, torch.float32))
+        backward.forward = distributed
+        backward(x, y, step=0)
     finally:
         torch.distributed.destroy_process_group()
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
@@ -485,11 +484,10 @@ def test_a_cpu_run_goes_on_in_float16(corpus: Corpus) -> None:
     states["fp16"].load_state_dict(states["fp32"].state_dict())
     for _ in range(3):
         states["fp16"](0)
-    scale = states["fp16"].scaler
-    scale.update(7.0)
+    states["fp16"].scaler.scaler.update(7.0)
     other = build_step(config, model, CPU, SINGLE, corpus.train)
     other.load_state_dict(states["fp16"].state_dict())
-    assert other.scaler.get_scale() == 7.0
+    assert other.scaler.state_dict()["scale"] == 7.0
 
 
 @pytest.mark.parametrize("grad_clip", [0.0, 1.0])
@@ -508,7 +506,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
     loss, norm = (result.item() for result in step(1))
     hook.remove()
     assert not math.isfinite(norm)
-    assert not step.is_failure(loss, norm), "the scaler finds its scale"
+    assert not step.scaler.is_failure(loss, norm), "the scaler finds its scale"
     assert all(p.equal(before[name]) for name, p in model.named_parameters())
     after = step.state_dict()
     assert all((kept[name] == array).all() for name, array in after.tensors.items())
@@ -521,7 +519,7 @@ def test_gradients_that_overflow_at_any_scale_are_a_failure(corpus: Corpus) -> N
     config = small(train__precision="fp16")
     step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     step.model.norm.bias.register_hook(lambda gradient: gradient * float("inf"))
-    failures = [step.is_failure(*(result.item() for result in step(0))) for _ in range(20)]
+    failures = [step.scaler.is_failure(*(result.item() for result in step(0))) for _ in range(20)]
     assert failures == sorted(failures)
     assert failures[0] is False
     assert failures[-1] is True

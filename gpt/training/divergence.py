@@ -45,7 +45,9 @@ def read_results(
     results = update.read(list(unread))
     for done, (losses, norms) in enumerate(results, step - len(results) + 1):
         members = zip(update.members, losses, norms, strict=True)
-        failed = [m for m, (member, *result) in enumerate(members) if member.is_failure(*result)]
+        failed = [
+            m for m, (member, *result) in enumerate(members) if member.scaler.is_failure(*result)
+        ]
         progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
         for m in failed[:1]:
             whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""

@@ -1,8 +1,6 @@
-"""Compute the loss of a batch and its gradients; on a CPU, in several threads."""
+"""The backward pass: compute the loss of a batch, and the gradient of each parameter."""
 
-import math
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,28 +8,23 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import autocast, select_precision, set_threads_here
+from gpt.device import autocast, select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.memory import explaining_lack_of_memory
+from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
+from gpt.seeds import derive_seed
 from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.loss_scaler import LossScaler
 
-# Numbers of the residual stream (B x T x C) that one CPU thread processes at a time. The MLP's
-# activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
-# clearing new ones takes a sixth of a step (scripts/experiments.md).
-CHUNK_NUMBERS = 2**20
-# Largest number of workers (threads). Each one needs memory for a gradient of every parameter.
-MAX_WORKERS = 8
-
-LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
+Parts = Sequence[tuple[Tensor, Tensor]]
+"""Inputs and targets of each part of a batch, (windows, T) each."""
 
 
 class Backward:
-    """Computes the loss of a micro-batch and adds its gradients to the parameters' `.grad`.
+    """Sets `.grad` of each parameter to the gradient of a batch's mean loss.
 
-    On a CPU, several workers (threads) each run the whole model on a chunk of a few windows. This
-    is faster than dividing each operation among all threads, which then wait for each other
-    (`python scripts/bench.py workers` measures both). If there are more threads than MAX_WORKERS,
-    each worker uses several of them.
+    The batch is divided into `train.accumulation` parts, which are computed one after another.
     """
 
     def __init__(
@@ -39,17 +32,58 @@ class Backward:
         config: Config,
         model: GPT,
         device: torch.device,
-        ranks: Ranks = SINGLE,
+        ranks: Ranks,
+        scaler: LossScaler,
     ) -> None:
         self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
-        self.model, self.device, self.C = model, device, config.model.C
-        self.parameters = [*model.parameters()]
+        self.config, self.model, self.device, self.ranks = config, model, device, ranks
+        self.scaler, self.parameters = scaler, [*model.parameters()]
         self.fused = fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
-        self.characters = config.train.batch_size * config.model.T  # in a batch
-        self.threads = torch.get_num_threads()
-        self.workers = worker_count(config, device, ranks)  # one if DDP is used
-        self.pool = ThreadPoolExecutor(self.workers)
+        self.characters = config.train.batch_size * config.model.T  # in a batch, of all ranks
+        self.masks = torch.Generator(device) if config.model.dropout > 0 else None
+        if self.masks is not None:
+            set_generator(model, self.masks)
+
+    def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
+        """Set each `.grad` for the batch of `step`; return this rank's part of the mean loss.
+
+        Args:
+            x: the input ids, (B, T), on the CPU.
+            y: the target ids, (B, T), on the CPU.
+            step: the number of the step, from which dropout masks follow.
+
+        Raises:
+            TrainingError: there is not enough memory.
+        """
+        self.model.train()  # an evaluated or loaded model is in evaluation mode
+        self.model.zero_grad(set_to_none=True)
+        if self.masks is not None:
+            purpose = f"dropout of rank {rank}" if (rank := self.ranks.rank) else "dropout"
+            self.masks.manual_seed(derive_seed(self.config.seed, purpose, step))
+        windows = -(-len(x) // self.config.train.accumulation)
+        with explaining_lack_of_memory(
+            f"not enough memory on {self.device} for {windows} windows of {x.shape[1]} characters",
+            "use a larger train.accumulation, which changes results only by rounding, or a smaller "
+            "model.T, model.C or model.n_layer",
+        ):
+            return self.compute(x, y)
+
+    def compute(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute what `__call__` returns, for a batch `x`, `y` on the CPU, (B, T) each."""
+        return self.add_up(self.parts(self.on_device(x), self.on_device(y)))
+
+    def add_up(self, parts: Parts) -> Tensor:
+        """Add the gradients of each part to `.grad`; return the sum of the losses."""
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
+        for i, (x, y) in enumerate(parts, start=1):
+            # DDP averages the gradients of the ranks in the backward pass of the last part
+            is_ddp = hasattr(self.forward, "no_sync")
+            with self.forward.no_sync() if is_ddp and i < len(parts) else nullcontext():
+                loss = self.loss(x, y)
+                self.scaled(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the summed loss on `x`, `y`, (B, T), divided by the number of ids in the batch."""
@@ -62,53 +96,23 @@ class Backward:
         summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
         return summed / self.characters
 
-    def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Add the gradients of the loss on `x` and `y`, times `scale`, to `.grad`; return the loss.
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Multiply `loss` by the scaler's factor, and by the number of ranks.
 
-        Args:
-            x: the input ids of a micro-batch, (B, T).
-            y: the target ids, (B, T).
-            scale: factor of the gradients, ().
-            last: whether this is the step's last micro-batch. DDP averages gradients after it.
+        DDP averages the gradients of the ranks, but they must be added.
         """
-        B, T = x.shape
-        count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
-        # there can be fewer than `count` chunks: `chunk(3)` divides 4 windows into 2 and 2
-        chunks = [*zip(x.chunk(count), y.chunk(count), strict=True)]
-        total = torch.zeros((), dtype=torch.float32, device=x.device)
-        if self.workers == 1:
-            for i, chunk in enumerate(chunks, start=1):
-                averages = last and i == len(chunks)
-                is_ddp = hasattr(self.forward, "no_sync")
-                with self.forward.no_sync() if is_ddp and not averages else nullcontext():
-                    loss = self.loss(*chunk)
-                    (scale * loss).backward()  # type: ignore[no-untyped-call]
-                total += loss.detach()
-            return total
-        threads = max(1, self.threads // min(len(chunks), self.workers))
-        futures: list[Future[LossAndGradients]] = []
-        try:  # pop futures so that their tensors are freed, even on error
-            for chunk in chunks:
-                futures.append(self.pool.submit(self._compute, *chunk, scale, threads))
-                if len(futures) > self.workers:
-                    total += self._add(*futures.pop(0).result())
-            while futures:
-                total += self._add(*futures.pop(0).result())
-        except Exception:
-            wait(futures)  # running ones hold memory, too
-            raise
-        return total
+        ranks = torch.full((), self.ranks.size, dtype=torch.float32, device=self.device)
+        return self.scaler.scale(ranks) * loss
 
-    def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
-        set_threads_here(threads)
-        loss = self.loss(x, y)
-        return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
+    def parts(self, x: Tensor, y: Tensor) -> Parts:
+        """Divide a batch, (B, T) each, into the parts that are computed one after another."""
+        count = self.config.train.accumulation
+        return [*zip(x.chunk(count), y.chunk(count), strict=True)]
 
-    def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
-        for p, gradient in zip(self.parameters, gradients, strict=True):
-            # contiguous, because AdamW's kernel does not check strides
-            p.grad = gradient.contiguous() if p.grad is None else p.grad.add_(gradient)
-        return loss
+    def on_device(self, ids: Tensor) -> Tensor:
+        """Copy `ids` to the device. On CUDA, the copy overlaps computations."""
+        pinned = ids.pin_memory() if self.device.type == "cuda" else ids
+        return pinned.to(self.device, non_blocking=True)
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
@@ -117,40 +121,3 @@ def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
     This is impossible with DDP, which wraps the whole forward pass.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
-
-
-def supports_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether several CPU threads can run forward and backward passes at the same time.
-
-    Dropout prevents this, because its masks are drawn from one generator. torch.compile does not
-    support several threads. DDP handles the gradients of one thread only.
-    """
-    one_only = config.model.dropout > 0 or config.train.compile == "on"
-    return device.type == "cpu" and ranks.size == 1 and not one_only
-
-
-def threads_each(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return the number of CPU threads that each member of an ensemble computes with."""
-    at_once = config.model.ensemble if supports_threads(config, device, ranks) else 1
-    return max(1, torch.get_num_threads() // at_once)
-
-
-def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return how many workers compute the gradients of one model or ensemble member."""
-    if not supports_threads(config, device, ranks):
-        return 1
-    return min(threads_each(config, device, ranks), MAX_WORKERS)
-
-
-def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the number of chunks to split `B` windows into: a multiple of `workers`, at most `B`.
-
-    The residual stream of a chunk, (windows, T, C), has at most about CHUNK_NUMBERS numbers.
-    """
-    rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
-    return min(B, workers * rounds)
-
-
-def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows the workers process at the same time; see `chunk_count`."""
-    return min(B, workers * -(-B // chunk_count(B, T, C, workers)))
