@@ -86,7 +86,7 @@ def main(text: Path, folder: Path) -> None:
         run, out = folder / f"run-{i}", folder / f"export-{i}"
         api.train(text=str(text), settings=SETTINGS | changes, run_dir=run)
         model = api.load(run)
-        model.export("huggingface", out)
+        api.export(model, "huggingface", out)
         passages.write_text(json.dumps(passages_of(model, text.read_text("utf-8"))))
         done = subprocess.run(
             [python, "-I", "-c", READ, out, passages],

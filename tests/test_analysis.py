@@ -10,7 +10,6 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.evaluation.head_analysis import (
     analyze_text,
-    blocks_of,
     induction_score,
     logit_lens,
     losses_without_heads,
@@ -18,6 +17,7 @@ from gpt.evaluation.head_analysis import (
     previous_character_score,
     value_norms,
 )
+from gpt.model.attention_maps import blocks_of
 from gpt.model.kv_cache import Cache
 from gpt.model.transformer import GPT
 from gpt.text.vocabulary import Vocabulary

@@ -168,7 +168,9 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
     assert f"best val loss {best:.4f}" in lines[0]
-    judged = r"(\S+) bits per character \(\S+ per byte\); a trigram model needs (\S+), xz (\S+)"
+    judged = (
+        r"(\S+) bits per character \(\S+ per byte\); a trigram model needs (\S+); xz needs (\S+)"
+    )
     bits, trigram, xz = map(float, re.fullmatch(judged, lines[1]).groups())  # type: ignore[union-attr]
     assert bits == pytest.approx(best / math.log(2), abs=0.006)
     baselines = astuple(measure_baselines(load_corpus(open_source("pangram.txt"))))

@@ -10,8 +10,8 @@ import torch
 
 from gpt import status
 from gpt.model.transformer import GPT
+from gpt.recipe.dry_run import estimate
 from gpt.text.corpus import Corpus
-from gpt.training.dry_run import estimate
 from tests.conftest import before_forward, small
 
 Gpt = Callable[..., tuple[int, str, str]]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from gpt import api
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
-from gpt.evaluation.head_analysis import attend_text
 from gpt.evaluation.loss import evaluate
 from gpt.export.html import page_content, worker_source
+from gpt.model.attention_maps import attend_text
 from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData

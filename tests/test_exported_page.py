@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(browser: Chrome, run: Path) -> Iterator[Chrome]:  # noqa: F811
     file = run.parent / "page.html"
     if not file.exists():
-        api.load(run).export("html", file)
+        api.export(api.load(run), "html", file)
     emulate(browser, 1280, 800)
     yield browser
     assert browser.get_log("browser") == []
@@ -157,7 +157,8 @@ def test_markup_and_unknown_characters_stay_text(page: Chrome, run: Path) -> Non
 def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
     """The page of a model of bytes, next to its run."""
     changes = {"data__vocabulary": "bytes", "train__steps": 23}
-    api.load(train(tmp_path, "日本語 fox\n" * 199, **changes)).export("html", Path("page.html"))
+    run = train(tmp_path, "日本語 fox\n" * 199, **changes)
+    api.export(api.load(run), "html", Path("page.html"))
     emulate(browser, 1280, 800)
     yield browser
     assert browser.get_log("browser") == []

@@ -13,13 +13,13 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT
+from gpt.recipe.dry_run import estimate
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
-from gpt.training.dry_run import estimate
 from gpt.training.start import train
 from tests.conftest import small
 

@@ -20,17 +20,15 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.evaluation.head_analysis import (
-    Attention,
     AttentionAnalysis,
     LogitLens,
     analyze_text,
-    attend,
-    attend_text,
 )
 from gpt.inspection.attention_picture import draw, png
 from gpt.inspection.attention_views import attention_page, draw_head
 from gpt.inspection.output import check_out, write_out
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.attention_maps import Attention, attend, attend_text
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Vocabulary

@@ -21,11 +21,11 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import Interrupted, UsageError
 from gpt.model.transformer import GPT
+from gpt.recipe.dry_run import estimate
 from gpt.runs.read import read_summary
 from gpt.text import batches
 from gpt.text.corpus import Corpus
 from gpt.training import time_budget
-from gpt.training.dry_run import estimate
 from gpt.training.run_context import Outcome
 from gpt.training.schedule import Schedule
 from gpt.training.start import train

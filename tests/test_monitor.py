@@ -25,9 +25,10 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.util import tensor_util
 from tqdm.utils import disp_len
 
+from gpt.api.extras import draw_attention
 from gpt.config.schema import values
 from gpt.distributed.ranks import SINGLE
-from gpt.evaluation.head_analysis import attend
+from gpt.model.attention_maps import attend
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
@@ -36,7 +37,7 @@ from gpt.training.callbacks.bar import ProgressBar, make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import SampleTable, TensorBoard
-from gpt.training.run_context import RunContext
+from gpt.training.run_context import Extras, RunContext
 from gpt.training.start import train
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
 
@@ -207,7 +208,8 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Path) -> None:
     """However short the run is: that of the first member, on the first characters of val."""
     corpus = load_corpus(open_source(str(text_file)))
-    train(small(model__ensemble=2), corpus, Path("r"))
+    extras = Extras(draw_attention=draw_attention)
+    train(small(model__ensemble=2), corpus, Path("r"), extras=extras)
     from gpt.inspection.attention_picture import draw, png
 
     (event,) = events_of(Path("r")).Images("visualization/attention")

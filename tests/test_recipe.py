@@ -14,6 +14,7 @@ from gpt.config.schema import Config
 from gpt.distributed.ranks import Ranks
 from gpt.errors import ConfigError, Interrupted
 from gpt.recipe.choose import choose_config
+from gpt.recipe.repetition import context_of, repeated_part, repeats_much
 from gpt.recipe.table import (
     SIZES,
     Choice,
@@ -24,10 +25,9 @@ from gpt.recipe.table import (
     settings,
     useful_passes,
 )
+from gpt.recipe.unit import reads_better_as_bytes
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.repetition import context_of, repeated_part, repeats_much
 from gpt.text.sources import open_source
-from gpt.text.unit import reads_better_as_bytes
 from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.stopwatch import CHARACTER
 from tests.conftest import PANGRAM

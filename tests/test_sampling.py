@@ -33,11 +33,6 @@ from gpt.sampling.generate import (
     sample_sources,
 )
 from gpt.sampling.numpy_engine import NumpyEngine
-from gpt.sampling.prompt import (
-    check_known,
-    encode_prompt,
-    listed_characters,
-)
 from gpt.sampling.sampler import (
     apply_temperature,
     choose,
@@ -50,6 +45,11 @@ from gpt.sampling.sampler import (
 )
 from gpt.sampling.stopping import Chunk, collect, in_order
 from gpt.sampling.torch_engine import TorchEngine
+from gpt.text.prompt import (
+    check_known,
+    encode_prompt,
+    listed_characters,
+)
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
 

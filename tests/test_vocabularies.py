@@ -29,9 +29,9 @@ from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import engine_of
 from gpt.sampling.generate import generate, sample_sources
-from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.corpus import load_corpus
+from gpt.text.prompt import encode_prompt
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small

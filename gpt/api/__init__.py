@@ -11,21 +11,51 @@ Neither importing this module nor sampling on a CPU imports torch. The functions
 any thread, and install no signal handlers.
 """
 
-from gpt.api.evaluation import describe, evaluate
-from gpt.api.model import Model, load
-from gpt.api.run_comparison import compare
-from gpt.api.sweeps import resume_sweep, sweep
-from gpt.api.training import estimate, resume, train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from gpt.api.analysis import analyze_attention
+    from gpt.api.estimation import estimate
+    from gpt.api.evaluation import describe, evaluate
+    from gpt.api.exporting import export
+    from gpt.api.model import Model, load
+    from gpt.api.run_comparison import compare
+    from gpt.api.sweeps import resume_sweep, sweep
+    from gpt.api.training import resume, train
+
+MODULES = {  # of each name
+    "Model": "model",
+    "analyze_attention": "analysis",
+    "compare": "run_comparison",
+    "describe": "evaluation",
+    "estimate": "estimation",
+    "evaluate": "evaluation",
+    "export": "exporting",
+    "load": "model",
+    "resume": "training",
+    "resume_sweep": "sweeps",
+    "sweep": "sweeps",
+    "train": "training",
+}
 __all__ = [
     "Model",
+    "analyze_attention",
     "compare",
     "describe",
     "estimate",
     "evaluate",
+    "export",
     "load",
     "resume",
     "resume_sweep",
     "sweep",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of `name` at its first use."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'gpt.api' has no attribute {name!r}")
+    return getattr(import_module(f"gpt.api.{MODULES[name]}"), name)

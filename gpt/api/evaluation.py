@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.resolve import Settings, Text, encode_sources, open_sources, read_text, resolve
+from gpt.api.resolve import Settings, Text, encode_sources, open_sources, resolve, run_text
 from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
     from gpt.evaluation.text_report import TextReport
-    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -117,18 +116,6 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
         log.warning("not compared with simple predictors, which need the run's text: %s", error)
         train = None
     return other_text(corpus, model.vocabulary, train)
-
-
-def run_text(model: "Model") -> "Corpus":
-    """Read the text that `model` was trained on; raise UsageError if it has changed since."""
-    corpus = read_text(model.config, model.vocabulary, model.run)
-    expected = model.checkpoint.text_sha256
-    if corpus.sha256 != expected:
-        raise UsageError(
-            f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
-            f"since"
-        )
-    return corpus
 
 
 def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextReport":

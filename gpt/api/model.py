@@ -1,23 +1,31 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, SupportsIndex
 
-from gpt.errors import GPTError, UsageError
-from gpt.text.normalizer import normalized
+from gpt.errors import UsageError
+from gpt.lazy import LazyModule
+from gpt.runs.find import find_run
+from gpt.runs.format import CheckpointData
+from gpt.runs.old_losses import NOTICE
+from gpt.runs.read import read_checkpoint
+from gpt.sampling.engine import open_engine
+from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.sampler import sampling_rules
+from gpt.sampling.stopping import Chunk
+from gpt.text.prompt import check_known, encode_prompt, normalize_prompt, prepare_prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.evaluation.head_analysis import Attention, AttentionAnalysis
+    import gpt.api.torch_model as torch_model
+    from gpt.model.attention_maps import Attention
     from gpt.model.ensemble import LanguageModel
-    from gpt.runs.format import CheckpointData
-    from gpt.sampling.stopping import Chunk
-    from gpt.text.corpus import Corpus
+else:
+    torch_model = LazyModule("gpt.api.torch_model")
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +44,7 @@ class Model:
         vocabulary: the characters of the model and their ids; V is the number of ids.
     """
 
-    def __init__(self, run: Path, checkpoint: "CheckpointData", device: str) -> None:
+    def __init__(self, run: Path, checkpoint: CheckpointData, device: str) -> None:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
@@ -49,12 +57,9 @@ class Model:
     @property
     def module(self) -> "LanguageModel":
         """The model as a torch module in evaluation mode, on the device."""
-        from gpt.device import default_modes, select_device
-        from gpt.runs.weights import load_model
-
-        with self._loading, default_modes():
+        with self._loading:
             if self._module is None:
-                self._module = load_model(self.checkpoint, select_device(self.device))
+                self._module = torch_model.load_module(self.checkpoint, self.device)
             return self._module
 
     def summary(self) -> str:
@@ -81,22 +86,9 @@ class Model:
         Raises:
             UsageError: the prompt is not a str, or has characters without an id.
         """
-        from gpt.sampling.prompt import check_known, listed_characters
-
-        prompt = self._normalized(prompt)
-        if drop_unknown:
-            outside = self.vocabulary.outside(prompt)
-            if unknown := Counter(c for c in prompt if c in outside):
-                notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
-                log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
-            return "".join(c for c in prompt if c not in unknown)
-        check_known(prompt, self.vocabulary, advice)
-        return prompt
-
-    def _normalized(self, text: str) -> str:
-        if not isinstance(text, str):
-            raise UsageError(f"text: expected a str, got {text!r:.100}")
-        return normalized(text, self.config.data)
+        return prepare_prompt(
+            prompt, self.vocabulary, self.config.data, drop_unknown=drop_unknown, advice=advice
+        )
 
     def generate(
         self,
@@ -134,7 +126,7 @@ class Model:
         seed: int | None = None,
         stops: str | Sequence[str] = (),
         rules: Mapping[str, float | None] | None = None,
-    ) -> Iterator["Chunk"]:
+    ) -> Iterator[Chunk]:
         """Generate all samples in one batch, and yield their text in chunks.
 
         A chunk is a part of one sample. `Chunk.sample` is the index of that sample; the samples of
@@ -159,15 +151,10 @@ class Model:
             DeviceError: this machine does not have the device.
             OutOfMemory: the samples would take more memory than is free.
         """
-        from gpt.sampling.engine import open_engine
-        from gpt.sampling.generate import generate, sample_sources
-        from gpt.sampling.prompt import check_known, encode_prompt
-        from gpt.sampling.sampler import sampling_rules
-
         chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
         num_samples = _whole_number("num_samples", num_samples, 1)
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
-        stops = [self._normalized(text) for text in _texts("stops", stops)]
+        stops = [normalize_prompt(text, self.config.data) for text in _texts("stops", stops)]
         for text in stops:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")
@@ -198,19 +185,7 @@ class Model:
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
         """
-        import torch
-
-        from gpt.device import default_modes
-        from gpt.text.batches import to_torch
-
-        ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
-        if not 0 < len(ids) <= T:
-            unit = self.vocabulary.unit
-            raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
-        device = next(self.module.parameters()).device
-        with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
-            logits: Tensor = self.module(ids[None].to(device))
-        return logits[0].float().cpu()
+        return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -227,17 +202,9 @@ class Model:
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
-        from gpt.device import default_modes
-        from gpt.evaluation.loss import evaluate, scored_ids
-
         advice = "leave them out, or pass drop_unknown=True"
         text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        if len(text) < 2:
-            raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
-        ids = scored_ids(text, self.vocabulary)
-        with default_modes():
-            loss = evaluate(self.module, ids)
-        return loss * ((len(ids) - 1) / (len(text) - 1))
+        return torch_model.text_loss(self.module, self.vocabulary, text)
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -257,79 +224,7 @@ class Model:
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
-        from gpt.device import default_modes
-        from gpt.evaluation.head_analysis import attend_text
-        from gpt.model.ensemble import members_of
-
-        with default_modes():
-            return attend_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
-
-    def attention_analysis(self, text: str) -> "AttentionAnalysis":
-        """Compute the attention weights of all heads on a text, and the effect of each head.
-
-        Args:
-            text: 1 to `model.T` characters.
-
-        Returns:
-            An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
-            network's losses in nats at each character but the first. `losses_without`
-            (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
-            each head's mean weight on the previous character. `induction` (n_layer, H) is near 1
-            for heads that attend to what followed the same character before.
-
-        Raises:
-            UsageError, CheckpointError, OutOfMemory: as `attention` raises them.
-        """
-        from gpt.device import default_modes
-        from gpt.evaluation.head_analysis import analyze_text
-        from gpt.model.ensemble import members_of
-
-        with default_modes():
-            return analyze_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
-
-    def export(self, to: str, out: str | Path, *, overwrite: bool = False) -> None:
-        """Write the model in a format that can be used without this package.
-
-        Args:
-            to: the format: `html` or `huggingface`.
-            out: the file to write; for `huggingface`, the folder.
-            overwrite: whether to replace what exists at `out`.
-
-        Raises:
-            UsageError: there is no such format, `out` cannot be written or exists already, or a
-                weight is too large for the page's float16.
-        """
-        from gpt.export.export_formats import check_export
-
-        out = Path(out)
-        check_export(to, out, overwrite=overwrite)
-        if to == "html":
-            from gpt.export.html import html_page
-            from gpt.inspection.output import write_out
-
-            write_out(out, html_page(self.run.resolve().name, self.checkpoint))
-        else:
-            from gpt.export.huggingface import export_huggingface
-
-            export_huggingface(self.run, self.checkpoint, out)
-
-    def corpus(self) -> "Corpus | None":
-        """Read the text of the run, and return its ids, split into train and val.
-
-        If the text cannot be read, or its set of characters has changed since training, log a
-        warning and return None.
-        """
-        from gpt.api.resolve import read_text
-
-        try:
-            corpus = read_text(self.config, self.vocabulary, self.run)
-        except GPTError as error:
-            log.warning("%s; continuing without the run's text", error)
-            return None
-        if corpus.vocabulary != self.vocabulary:
-            log.warning("the characters of %s have changed; continuing without it", corpus.name)
-            return None
-        return corpus
+        return torch_model.text_attention(self.module, self.vocabulary, self.prepare(text))
 
 
 def load(
@@ -349,10 +244,6 @@ def load(
         UsageError: there is no such run.
         CheckpointError: the checkpoint is missing, damaged or in another format.
     """
-    from gpt.runs.find import find_run
-    from gpt.runs.old_losses import NOTICE
-    from gpt.runs.read import read_checkpoint
-
     folder = find_run(None if run is None else str(run))
     data = read_checkpoint(folder, checkpoint)
     if data.had_counts:

@@ -11,16 +11,14 @@ from gpt.api.resolve import (
     Settings,
     Text,
     as_changes,
-    encode_sources,
     never,
-    open_sources,
     read_text,
     resolve,
     summary_of,
 )
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import counted
-from gpt.status import phase
+from gpt.errors import GPTError, counted
+from gpt.lazy import optional_module
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -31,7 +29,6 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
-DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,13 @@ class NewRun:
             ranks: the processes that train one model.
         """
         if self.needs_choice(config):
-            return choose_settings(config, clock, should_stop, ranks)
+            if (extras := optional_module("gpt.api.extras")) is None:
+                raise GPTError(
+                    "choosing settings for a text needs the folder gpt/recipe; give --config, or "
+                    "set train.steps"
+                )
+            prepared: Prepared = extras.choose_settings(config, clock, should_stop, ranks)
+            return prepared
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
             config = self._limit_fine_tuning(config, corpus)
@@ -157,38 +160,3 @@ class NewRun:
                 f"--set train.steps=N changes that"
             )
         return config
-
-
-def choose_settings(
-    config: "Config",
-    clock: Callable[[], float],
-    should_stop: Callable[[], bool],
-    ranks: Ranks = SINGLE,
-) -> Prepared:
-    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
-    from gpt.config.load import load_config
-
-    sources = open_sources(config.data, ranks=ranks)
-    corpus = encode_sources(config, sources, ranks=ranks)
-
-    with phase("loading PyTorch"):
-        from gpt.recipe.choose import choose_config
-        from gpt.text.unit import reads_better_as_bytes
-
-    is_unit_open = "vocabulary" not in config.data.model_fields_set
-    if is_unit_open and reads_better_as_bytes(corpus):
-        log.info(
-            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
-            f"instead; --set data.vocabulary=characters changes that"
-        )
-        config = load_config(config, [("data.vocabulary", "bytes")])
-        corpus = encode_sources(config, sources, ranks=ranks)
-    minutes = config.train.minutes or DEFAULT_MINUTES
-    chosen = ranks.broadcast(
-        lambda: choose_config(corpus, config, minutes, clock, should_stop, ranks)
-    )
-    for line in chosen.lines:
-        log.info(line)
-    if chosen.config.data != config.data:
-        corpus = encode_sources(chosen.config, sources, ranks=ranks)
-    return Prepared(chosen.config, corpus, chosen.probed)

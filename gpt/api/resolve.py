@@ -10,6 +10,7 @@ from gpt.errors import UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.api.model import Model
     from gpt.config.load import Override
     from gpt.config.schema import Config, DataConfig
     from gpt.runs.format import CheckpointData
@@ -122,6 +123,18 @@ def read_text(
     """
     corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
     corpus.check_fits(config.model.T)
+    return corpus
+
+
+def run_text(model: "Model") -> "Corpus":
+    """Read the text that `model` was trained on; raise UsageError if it has changed since."""
+    corpus = read_text(model.config, model.vocabulary, model.run)
+    expected = model.checkpoint.text_sha256
+    if corpus.sha256 != expected:
+        raise UsageError(
+            f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
+            f"since"
+        )
     return corpus
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.evaluation import run_text
 from gpt.api.model import load
+from gpt.api.resolve import run_text
 from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
 from gpt.status import phase

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.new_run import NewRun, choose_settings
+from gpt.api.extras import choose_settings
+from gpt.api.new_run import NewRun
 from gpt.api.resolve import Settings, Text, as_changes, never, read_text, since_now
 from gpt.errors import UsageError
 from gpt.status import phase

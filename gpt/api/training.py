@@ -1,4 +1,4 @@
-"""Train a run, resume it, or estimate its cost."""
+"""Train a run, or resume it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.new_run import NewRun
 from gpt.api.resolve import Settings, Text, as_changes, never, read_text, resolve, since_now
-from gpt.distributed.launch import begin_training, check_alone
+from gpt.distributed.launch import begin_training
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
+from gpt.lazy import optional_module
 from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
-    from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
     from gpt.training.stopwatch import Seconds
@@ -215,8 +215,12 @@ def _train(
     probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
+        from gpt.training.run_context import Extras
         from gpt.training.start import train as train_model
         from gpt.training.stopwatch import Stopwatch
+
+    added = optional_module("gpt.api.extras")
+    extras = Extras(added.measure_baselines, added.draw_attention) if added else Extras()
 
     return train_model(
         config,
@@ -227,39 +231,5 @@ def _train(
         should_stop=caller["should_stop"],
         on_event=caller["on_event"],
         ranks=ranks,
+        extras=extras,
     )
-
-
-def estimate(
-    config: "Config | str | Path | None" = None,
-    *,
-    text: Text | Sequence[Text] | None = None,
-    minutes: float | None = None,
-    settings: Settings = (),
-    init_from: str | Path | None = None,
-    clock: Callable[[], float] | None = None,
-) -> tuple["Config", "Estimate"]:
-    """Estimate the parameters, memory and time of a training run, without training it.
-
-    Args:
-        config: as for `train`.
-        text: as for `train`.
-        minutes: as for `train`.
-        settings: as for `train`.
-        init_from: as for `train`.
-        clock: as for `train`.
-
-    Returns:
-        The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
-
-    Raises:
-        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
-        UsageError: torchrun started several processes.
-    """
-    check_alone("a dry run")
-    clock = clock or since_now()
-    new = NewRun(config, text, settings, minutes, init_from)
-    prepared = new.prepare(new.resolve(), clock)
-    with phase("loading PyTorch"):
-        from gpt.training.dry_run import estimate as estimate_run
-    return estimate_run(prepared.config, prepared.corpus, clock, prepared.probed)

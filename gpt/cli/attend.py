@@ -67,7 +67,7 @@ def attend(
             raise UsageError(f"{name}: expected 1 to {count}, got {number}")
     text = _val_text(model) if text is None else model.prepare(text)
     with phase("measuring the heads"):
-        analysis = model.attention_analysis(text)
+        analysis = api.analyze_attention(model, text)
     names = vocabulary.names_of(vocabulary.encode(text))
     chosen = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
@@ -97,15 +97,14 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return the start of val: at most `VAL_CHARACTERS`, all of them in the vocabulary."""
-    from gpt.api.resolve import read_text
+    """Return the start of val: at most `VAL_CHARACTERS`."""
+    from gpt.api.resolve import run_text
     from gpt.text.vocabulary import REPLACEMENT
 
     try:
-        corpus = read_text(model.config, model.vocabulary, model.run)
+        corpus = run_text(model)
     except GPTError as error:
         advice = "to show the heads on another text, give --text"
         raise type(error)(f"{error}; {advice}") from None
     ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)]
-    text = corpus.vocabulary.decode(ids).replace(REPLACEMENT, "")
-    return model.prepare(text, drop_unknown=True)  # the text may have changed since training
+    return corpus.vocabulary.decode(ids).replace(REPLACEMENT, "")

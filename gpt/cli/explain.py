@@ -14,6 +14,7 @@ from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
     flag,
+    log,
     option,
     terminal_width,
 )
@@ -22,7 +23,9 @@ from gpt.lessons import FOLLOW, FOLLOW_TITLE, LESSONS
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.api.model import Model
     from gpt.lessons.trained import Trained
+    from gpt.text.corpus import Corpus
 
 
 def explain(
@@ -123,8 +126,19 @@ def _load(run: str, seed: int, text: str | None) -> "Trained":
         model.vocabulary,
         seed,
         text and model.prepare(text),
-        model.corpus(),
+        _text_of_run(model),
     )
+
+
+def _text_of_run(model: "Model") -> "Corpus | None":
+    """Return the text of the run; log a warning and return None if it cannot be read."""
+    from gpt.api.resolve import run_text
+
+    try:
+        return run_text(model)
+    except GPTError as error:
+        log.warning("%s; continuing without the run's text", error)
+        return None
 
 
 def _write(lesson: str, path: Path) -> None:

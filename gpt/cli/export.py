@@ -23,5 +23,5 @@ def export(
     check_export(to, out, overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint)
-    model.export(to, out, overwrite=overwrite)
+    api.export(model, to, out, overwrite=overwrite)
     typer.echo(out)

@@ -12,23 +12,16 @@ import os
 import re
 import sys
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 from gpt import __version__, status
-from gpt.cli.attend import attend
-from gpt.cli.compare import compare
-from gpt.cli.data import data
-from gpt.cli.eval import evaluate
-from gpt.cli.explain import explain
-from gpt.cli.export import export
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
-from gpt.cli.runs import runs
-from gpt.cli.sample import sample
-from gpt.cli.serve import serve
-from gpt.cli.train import train
 from gpt.distributed.launch import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
 from gpt.files import from_here
@@ -38,16 +31,40 @@ MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; 
 # regular expression for messages of errors that mean too little memory
 NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
 
+COMMANDS = (
+    *("train", "sample", "eval", "compare", "attend", "explain", "export", "serve", "runs"),
+    "data",
+)
+
+
+class LazyCommands(TyperGroup):
+    """The commands. The module of a command is imported when the command is used."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        found: Any = dict.fromkeys(name for name in COMMANDS if find_spec(f"gpt.cli.{name}"))
+        self.commands = found
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command with this name, or None if there is none."""
+        if cmd_name not in self.commands:
+            return None
+        module = import_module(f"gpt.cli.{cmd_name}")
+        function = "evaluate" if cmd_name == "eval" else cmd_name
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(cmd_name)(getattr(module, function))
+        return typer.main.get_command(alone)
+
+
 app = typer.Typer(
     name="gpt",
+    cls=LazyCommands,
     help="A character-level GPT: train it on any text, watch it learn, sample from it.",
     epilog="Start with: gpt train --config quickstart",
     rich_markup_mode=None,  # plain help appears sooner
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
-for _command in (train, sample, evaluate, compare, attend, explain, export, serve, runs, data):
-    app.command("eval" if _command is evaluate else None)(_command)
 
 
 @app.callback(invoke_without_command=True)

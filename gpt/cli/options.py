@@ -2,13 +2,16 @@
 
 import json
 import logging
+import shlex
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
+from gpt.errors import as_typed
 from gpt.text.display import visible
 
 MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
@@ -95,3 +98,12 @@ def show_json(tree: object) -> None:
     """Print `tree` as JSON on one line. Numbers that are not finite are printed as null."""
     finite = json.loads(json.dumps(tree), parse_constant=lambda _: None)
     show(json.dumps(finite) + "\n")
+
+
+def tensorboard_command(folder: str) -> str:
+    """Return the shell command that shows the runs in `folder` in TensorBoard.
+
+    A run logs a table of samples at each evaluation. The command shows only the newest table.
+    """
+    program = as_typed(Path(sys.executable).with_name("tensorboard"))
+    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])

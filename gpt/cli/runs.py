@@ -48,7 +48,7 @@ def runs(
     elif not listed:
         show("no runs under runs/; start one with: gpt train\n")
     else:
-        from gpt.inspection.tables import render_table
+        from gpt.tables import render_table
 
         rows = [_row(run) for run in listed]
         width = terminal_width() if sys.stdout.isatty() else None

@@ -1,7 +1,6 @@
 """The command `gpt train`: train or resume a run or a sweep, and print its results."""
 
 import math
-import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -20,21 +19,16 @@ from gpt.cli.options import (
     option,
     show,
     show_json,
-    terminal_width,
+    tensorboard_command,
     wrapped,
 )
 from gpt.cli.signals import StopSignals
 from gpt.distributed.launch import is_launched, is_main
-from gpt.errors import UsageError, as_typed, command
+from gpt.errors import UsageError, command
 from gpt.status import phase
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
-    from gpt.recipe.sweep import Sweep
-    from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
-
-MIB = 2**20  # bytes of one mebibyte
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
@@ -152,7 +146,9 @@ def train(
     asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
     new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        _print_estimate(*api.estimate(**new, clock=clock), as_json)
+        from gpt.cli.estimate_output import print_estimate
+
+        print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
     folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
@@ -167,7 +163,9 @@ def train(
     with StopSignals(ignore_second=is_launched()) as signals:
         result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
-        _print_sweep(result, as_json)
+        from gpt.cli.sweep_output import print_sweep
+
+        print_sweep(result, as_json)
     elif is_main():
         _print_outcome(result, as_json)
 
@@ -183,7 +181,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
         show_json(asdict(outcome) | {"sample": collect(chunks, [""])[0].text})
         return
     typer.echo(f"\n{wrapped(_scores(outcome), sys.stdout)}")
-    typer.echo(f"watch:   {_tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"watch:   {tensorboard_command(str(Path(outcome.run).parent))}")
     typer.echo(f"sample:  {command('sample', outcome.run)}\n")
     for text in in_order(chunks, [""]):
         show(text)
@@ -197,80 +195,13 @@ def _scores(outcome: "Outcome") -> str:
     is_done = outcome.reason == "all steps done"
     ending = f"all steps done: {where}" if is_done else f"stopped at {where}: {outcome.reason}"
     sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
-    bits, xz = per_character / math.log(2), outcome.xz_bits_per_character
-    trigram = outcome.trigram_bits_per_character
-    others = "xz needs" if trigram is None else f"a trigram model needs {trigram:.2f}, xz"
+    bits = per_character / math.log(2)
+    baselines = {
+        "a trigram model needs": outcome.trigram_bits_per_character,
+        "xz needs": outcome.xz_bits_per_character,
+    }
+    others = "".join(f"; {needs} {x:.2f}" for needs, x in baselines.items() if x is not None)
     return (
         f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
-        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte); {others} {xz:.2f}"
+        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){others}"
     )
-
-
-def _print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print the combinations, lowest mean val loss first; exit with code 1 if runs failed."""
-    if as_json:
-        show_json(asdict(sweep))
-    else:
-        typer.echo(f"\n{_table(sweep)}\n")
-        for run in sweep.failed:
-            typer.echo(f"failed:  {run.run}: {run.error}")
-        typer.echo(f"watch:   {_tensorboard(sweep.sweep)}")
-        typer.echo(f"compare: {command('compare', sweep.sweep)}")
-        scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]
-        if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
-            typer.echo(f"sample:  {command('sample', best.run)}")
-        if sweep.failed:
-            typer.echo(f"again:   {command('train', '--resume', sweep.sweep)}")
-    if sweep.failed:
-        raise typer.Exit(1)
-
-
-def _table(sweep: "Sweep") -> str:
-    """Format a table with a row for each combination of the settings that the sweep varies."""
-    from gpt.inspection.tables import render_table
-
-    first = sweep.combinations[0]
-    keys = [key.rpartition(".")[2] for key in first.values]
-    seeds = [f"seed {run.seed}" for run in first.runs]
-    heading = [*keys, "mean val loss", "standard error", *seeds]
-    rows = []
-    for each in sweep.combinations:
-        means = ["-" if x is None else f"{x:.4f}" for x in (each.mean, each.standard_error)]
-        losses = ["failed" if r.val_loss is None else f"{r.val_loss:.4f}" for r in each.runs]
-        rows.append([*each.values.values(), *means, *losses])
-    width = terminal_width()
-    return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
-
-
-def _tensorboard(folder: str) -> str:
-    """Return the shell command that shows the runs in `folder` in TensorBoard.
-
-    A run logs a table of samples at each evaluation. The command shows only the newest table.
-    """
-    program = as_typed(Path(sys.executable).with_name("tensorboard"))
-    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])
-
-
-def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
-    """Print the estimated parameters, memory and time of a run, each with its parts."""
-    if as_json:
-        show_json({"config": config.model_dump()} | asdict(estimate))
-        return
-    typer.echo(f"parameters  {sum(estimate.parameters.values()):,}")
-    for part, count in estimate.parameters.items():
-        typer.echo(f"  {part:<18}{count:>13,}")
-    typer.echo(f"memory      {estimate.peak_bytes / MIB:,.0f} MiB at most")
-    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / MIB:>13,.1f} MiB")
-    where = f"on {estimate.device} in {estimate.precision}"
-    typer.echo(f"time        {_duration(estimate.seconds)} {where}")
-    for name, cost in estimate.costs.items():
-        times = f"{cost.count:,} x " if cost.count > 1 else ""
-        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
-
-
-def _duration(seconds: float) -> str:
-    """Format `seconds` in a suitable unit: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
-    for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
-        if seconds >= least * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{1000 * seconds:.1f} ms"

@@ -11,28 +11,20 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gpt.errors import CheckpointError, UsageError
-from gpt.memory import check_memory
-from gpt.model.transformer import GPT, Block, cross_entropy
-from gpt.sampling.prompt import check_known
+from gpt.model.attention_maps import (
+    Attention,
+    attend,
+    attend_text,
+    blocks_of,
+    run_with_streams,
+)
+from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
 MAX_REPEATED_CHARACTERS = 32  # largest length of a sequence that `induction_score` repeats
 SEQUENCES = 4  # number of random sequences over which `induction_score` averages
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Attention weights and predictions for one text.
-
-    Row t of the weights belongs to query position t. Its weights on key positions 0 to t sum to 1,
-    and its weights on later positions are 0.
-    """
-
-    weights: Tensor  # (n_layer, H, T, T)
-    probabilities: Tensor  # (T, V): row t has the predicted probabilities of character t + 1
 
 
 @dataclass(frozen=True)
@@ -75,39 +67,6 @@ class AttentionAnalysis(Attention):
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
-def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
-    """Compute the attention weights and predictions of `model` for `text`.
-
-    Raises:
-        UsageError: `text` is empty, too long, or has characters outside `vocabulary`.
-        CheckpointError: the model computes NaN or infinite numbers.
-        OutOfMemory: the weights would not fit into memory.
-    """
-    if not text:
-        raise UsageError("the text: expected at least one character, got none")
-    check_known(text, vocabulary)
-    ids = to_torch(vocabulary.encode(text))
-    config, T = model.config, len(ids)
-    if T > config.T:
-        raise UsageError(
-            f"the text: expected at most model.T = {config.T} {vocabulary.unit}s, got {T}; cut it"
-        )
-    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
-    logits = 16 * len(vocabulary) * T
-    parts = {
-        "attention weights": layer * (3 * config.n_layer + 4),
-        "activations": 4 * config.C * T * (config.n_layer + config.n_head + 14) + logits,
-    }
-    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
-    attention = attend(model, ids)
-    if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
-        raise CheckpointError(
-            "the model's logits are NaN or infinite; load another checkpoint of the run (best, "
-            "last or a step)"
-        )
-    return attention
-
-
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
@@ -132,35 +91,6 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
         losses_without=losses_without_heads(model, ids),
         lens=lens,
     )
-
-
-@torch.no_grad()
-def attend(model: GPT, ids: Tensor) -> Attention:
-    """Compute the attention weights and predictions of `model` for `ids` (T,).
-
-    `model` is set to evaluation mode. The fused attention kernel returns no weights, so they are
-    computed from each block's input in a second pass.
-    """
-    model.eval()
-    logits, streams = run_with_streams(model, ids)
-    layers = [
-        block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
-        for block, x in zip(blocks_of(model), streams[:-1], strict=True)
-    ]
-    probabilities = logits[0].float().softmax(-1)
-    return Attention(torch.cat(layers).float().cpu(), probabilities.cpu())
-
-
-def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the logits (1, T, V) for `ids` (T,), and n_layer + 1 residual streams (1, T, C)."""
-    streams: list[Tensor] = []
-    hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
-    return model.head(hidden), streams
-
-
-def blocks_of(model: GPT) -> list[Block]:
-    """Return the blocks of `model` in order."""
-    return [block for block in model.blocks if isinstance(block, Block)]
 
 
 @torch.no_grad()

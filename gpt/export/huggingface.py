@@ -27,7 +27,7 @@ from gpt.files import write_synced
 from gpt.inspection.output import writing
 from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
-from gpt.sampling.prompt import encode_prompt
+from gpt.text.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"

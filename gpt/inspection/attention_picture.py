@@ -11,7 +11,8 @@ from matplotlib import font_manager
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gpt.evaluation.head_analysis import Attention, AttentionAnalysis
+from gpt.evaluation.head_analysis import AttentionAnalysis
+from gpt.model.attention_maps import Attention
 from gpt.text.display import escaped, symbol
 
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it

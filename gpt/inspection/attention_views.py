@@ -13,7 +13,7 @@ import torch
 
 from gpt.evaluation.head_analysis import AttentionAnalysis, LogitLens
 from gpt.inspection.html_page import render_page
-from gpt.inspection.tables import render
+from gpt.tables import render
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from typing import Any
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.comparison import Comparison, Row
 from gpt.evaluation.intervals import StudentInterval
-from gpt.inspection.tables import PlainTable, render, render_table
+from gpt.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 
 DROPPED_COLUMNS = ("steps", "final")  # left out in this order to save width

@@ -7,7 +7,7 @@ from gpt.errors import counted, listed
 from gpt.evaluation.characters import RARE_COUNT
 from gpt.evaluation.text_report import MIN_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
-from gpt.inspection.tables import fields_grid, make_table, render
+from gpt.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
 from gpt.text.documents import describe_skipped
 

@@ -6,10 +6,11 @@ Shapes: T time, C channels, V vocabulary size, `hs` numbers in a query or key, `
 import torch
 from torch import Tensor
 
-from gpt.evaluation.head_analysis import losses_without_heads, run_with_streams
+from gpt.evaluation.head_analysis import losses_without_heads
 from gpt.lessons.head import SHOWN_KEYS, attend
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
+from gpt.model.attention_maps import run_with_streams
 from gpt.model.transformer import GPT
 from gpt.text.display import in_one_line, symbol
 

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from gpt.errors import UsageError
-from gpt.evaluation.head_analysis import blocks_of, run_with_streams
 from gpt.lessons.lesson_page import Page
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.attention_maps import blocks_of, run_with_streams
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.generate import generate_text
-from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.display import symbol
+from gpt.text.prompt import check_known
 from gpt.text.vocabulary import Vocabulary
 
 MAX_CHARACTERS = 256  # length of the longest text of a lesson; model.T may be far larger

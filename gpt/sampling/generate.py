@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
-from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.sampler import choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
+from gpt.text.prompt import encode_prompt
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

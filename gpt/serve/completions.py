@@ -16,10 +16,10 @@ from starlette.exceptions import HTTPException
 
 from gpt.errors import GPTError
 from gpt.sampling.generate import Generator, sample_sources
-from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
 from gpt.serve.served_run import MAX_TEXTS, ServedModel
+from gpt.text.prompt import encode_prompt
 
 PIECE_S = 0.03  # seconds of generating after which other requests have their turn
 

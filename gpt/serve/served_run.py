@@ -17,8 +17,8 @@ from gpt.export.html import html_page
 from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import Engine, open_engine
-from gpt.sampling.prompt import check_known
 from gpt.text.normalizer import normalized
+from gpt.text.prompt import check_known
 
 MAX_TEXTS = 32  # texts of all requests that are being answered
 MAX_MARKS = 100  # combining characters in a row; normalising n of them takes time of order n^2

@@ -1,14 +1,13 @@
 """Evaluations on the val split: the newest loss, the best so far, and early stopping."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
-from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import count_parameters
@@ -157,6 +156,7 @@ class Evaluator:
         """Return the result of a run that ended at `step`, `seconds` after its start or resume."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
+        trigram, xz = context.extras.measure_baselines(context.corpus)
         return Outcome(
             run=context.name,
             text=context.corpus.name,
@@ -173,7 +173,8 @@ class Evaluator:
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
             seconds=round(seconds, 1),
-            **asdict(measure_baselines(context.corpus)),
+            trigram_bits_per_character=trigram,
+            xz_bits_per_character=xz,
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:

@@ -10,7 +10,21 @@ import torch
 from gpt.config.schema import Config
 from gpt.distributed.ranks import Ranks
 from gpt.files import from_here
+from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids
+
+BitsPerCharacter = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What other parts of the package add to a run; by default nothing."""
+
+    # returns a trigram model's bits per character of val, and xz's of the whole text
+    measure_baselines: Callable[[Corpus], BitsPerCharacter] = lambda corpus: (None, None)
+    # returns a PNG of the attention weights on an excerpt, given the excerpt's ids and a title
+    draw_attention: Callable[[LanguageModel, Corpus, Ids, str], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class RunContext:
     should_stop: Callable[[], bool]  # any thread may call it
     device: torch.device
     clock: Callable[[], float] = time.perf_counter  # seconds, since the command began
+    extras: Extras = Extras()
 
     @property
     def name(self) -> str:
@@ -49,6 +64,6 @@ class Outcome:
     bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
     best_step: int
     trigram_bits_per_character: float | None  # baseline: a trigram model of the train split
-    xz_bits_per_character: float  # baseline: the text compressed by xz
+    xz_bits_per_character: float | None  # baseline: the text compressed by xz
     elapsed_s: float  # seconds of training, over all resumes
     seconds: float  # seconds of training in this call

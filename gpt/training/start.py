@@ -32,7 +32,7 @@ from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
-from gpt.training.run_context import Outcome, RunContext
+from gpt.training.run_context import Extras, Outcome, RunContext
 from gpt.training.run_state import RunState
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import Stopwatch
@@ -63,6 +63,7 @@ def train(
     on_event: OnEvent | None = None,
     stopwatch: Stopwatch | None = None,
     ranks: Ranks = SINGLE,
+    extras: Extras = Extras(),  # noqa: B008  # it is immutable
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
@@ -88,6 +89,7 @@ def train(
         stopwatch: its clock returns the seconds since the command began, by default since this
             call. It may have measured a step of the model before.
         ranks: the processes that train the model together.
+        extras: what other parts of the package add to the run.
     """
     began = time.perf_counter()
     stopwatch = stopwatch or Stopwatch(lambda: time.perf_counter() - began)
@@ -99,7 +101,7 @@ def train(
         with phase("preparing the training"):
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
             context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, stopwatch.clock
+                config, corpus, run.absolute(), ranks, should_stop, device, stopwatch.clock, extras
             )
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context, stopwatch)

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from faults.tally import Tally
 from faults.work import PROCESSES, Work, ended, tiny
-from gpt.cli.main import app, main
+from gpt.cli.main import COMMANDS, app, main
 from gpt.config.schema import SETTINGS
 from gpt.config.yaml import to_yaml
 from gpt.errors import GPTError
@@ -127,9 +127,8 @@ def some_junk(count: int, seed: int) -> list[str]:
 
 def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
     """Draw a command with some of its flags in any order; none, some or all values are wrong."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    name = draws.choice([*commands])
-    parameters = commands[name].params
+    name = draws.choice(COMMANDS)
+    parameters = typer.main.get_command(app).get_command(None, name).params  # type: ignore[attr-defined]
     chosen = draws.sample(parameters, draws.randint(0, min(4, len(parameters))))
     chosen += [p for p in parameters if p.required and p not in chosen and draws.random() < 0.9]
     wrong, words = draws.choice((0.0, 0.3, 0.3, 1.0)), list[list[str]]()

@@ -25,10 +25,8 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.config.schema import values
-from gpt.evaluation.head_analysis import attend
-from gpt.model.ensemble import LanguageModel, members_of
+from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
-from gpt.text.batches import to_torch
 from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
@@ -44,7 +42,6 @@ TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
     "chars_per_s": "training/characters_per_second",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
-PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
 SAMPLES_TAG = "samples/text_summary"
 SAMPLES_HEADING = ("step", "val loss", "sample")
 MAX_SAMPLE_ROWS = 12  # largest number of rows without the heading
@@ -106,17 +103,14 @@ class TensorBoard(Callback):
     def draw_attention(self, step: int, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
         config, corpus = self.context.config, self.context.corpus
-        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        if (draw := self.context.extras.draw_attention) is None:
+            return
         title = f"attention weights at step {step}, on the first characters of val"
         if (members := config.model.ensemble) > 1:
             title += f"; member 1 of {members}"
         with phase("drawing attention weights"):
-            # importing matplotlib takes a second
-            from gpt.inspection.attention_picture import draw, png
-
-            attention = attend(members_of(model)[0], excerpt)
-            text = corpus.vocabulary.names_of(excerpt.tolist())
-            content = png(draw(attention, text, title), PICTURE_DPI)
+            excerpt = corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)]
+            content = draw(model, corpus, excerpt, title)
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last

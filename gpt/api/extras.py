@@ -1,0 +1,76 @@
+"""What the rest of the package adds to training: chosen settings, baselines and a picture."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpt.api.new_run import Prepared
+from gpt.api.resolve import encode_sources, open_sources
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.model.ensemble import LanguageModel
+    from gpt.text.corpus import Corpus
+    from gpt.text.vocabulary import Ids
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
+PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
+
+
+def choose_settings(
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
+    ranks: Ranks = SINGLE,
+) -> Prepared:
+    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
+    from gpt.config.load import load_config
+
+    sources = open_sources(config.data, ranks=ranks)
+    corpus = encode_sources(config, sources, ranks=ranks)
+
+    with phase("loading PyTorch"):
+        from gpt.recipe.choose import choose_config
+        from gpt.recipe.unit import reads_better_as_bytes
+
+    is_unit_open = "vocabulary" not in config.data.model_fields_set
+    if is_unit_open and reads_better_as_bytes(corpus):
+        log.info(
+            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
+            f"instead; --set data.vocabulary=characters changes that"
+        )
+        config = load_config(config, [("data.vocabulary", "bytes")])
+        corpus = encode_sources(config, sources, ranks=ranks)
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    chosen = ranks.broadcast(
+        lambda: choose_config(corpus, config, minutes, clock, should_stop, ranks)
+    )
+    for line in chosen.lines:
+        log.info(line)
+    if chosen.config.data != config.data:
+        corpus = encode_sources(chosen.config, sources, ranks=ranks)
+    return Prepared(chosen.config, corpus, chosen.probed)
+
+
+def measure_baselines(corpus: "Corpus") -> tuple[float | None, float | None]:
+    """Return the bits per character of a trigram model on val, and of xz on the whole text."""
+    from gpt.evaluation import baselines
+
+    measured = baselines.measure_baselines(corpus)
+    return measured.trigram_bits_per_character, measured.xz_bits_per_character
+
+
+def draw_attention(model: "LanguageModel", corpus: "Corpus", excerpt: "Ids", title: str) -> bytes:
+    """Return a PNG of the attention weights of all heads on `excerpt`, with a title."""
+    # importing matplotlib takes a second
+    from gpt.inspection.attention_picture import draw, png
+    from gpt.model.attention_maps import attend
+    from gpt.model.ensemble import members_of
+    from gpt.text.batches import to_torch
+
+    attention = attend(members_of(model)[0], to_torch(excerpt))
+    return png(draw(attention, corpus.vocabulary.names_of(excerpt.tolist()), title), PICTURE_DPI)

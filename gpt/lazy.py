@@ -1,0 +1,27 @@
+"""Import a module only when it is used: some modules take seconds to import torch."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class LazyModule:
+    """Module that is imported at the first use of one of its names."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare to import the module with this full `name`."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a name of the module."""
+        return getattr(import_module(self._name), name)
+
+
+def optional_module(name: str) -> ModuleType | None:
+    """Import and return a module of this package; return None if its file was removed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "gpt":  # an installation without a library
+            raise
+        return None

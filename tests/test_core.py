@@ -1,0 +1,69 @@
+"""The core of the package trains and samples without the rest of it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PANGRAM
+
+PACKAGE = Path(__file__).parents[1] / "gpt"
+FOLDERS = ("config", "distributed", "text", "model", "runs", "sampling", "training")
+API = ("__init__", "model", "new_run", "resolve", "torch_model", "training")
+CLI = ("__init__", "main", "options", "repl", "runs", "sample", "signals", "train")
+CORE = [
+    *PACKAGE.glob("*.py"),
+    *(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")),
+    *(PACKAGE / "api" / f"{name}.py" for name in API),
+    *(PACKAGE / "cli" / f"{name}.py" for name in CLI),
+    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("__init__", "loss")),
+]
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Path:
+    """A folder with a copy of the core and of the shipped configs."""
+    for path in CORE:
+        copy = tmp_path / path.relative_to(PACKAGE.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    shutil.copytree(PACKAGE.parent / "configs", tmp_path / "configs")
+    return tmp_path
+
+
+def run(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = (
+        f"import sys; sys.path.insert(0, {str(core)!r})\n"
+        f"import gpt; assert gpt.__file__.startswith({str(core)!r})\n"
+        f"from gpt.cli.main import main; main()"
+    )
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    return subprocess.run(command, cwd=core, capture_output=True, text=True)
+
+
+def test_the_core_trains_and_samples_without_the_rest(core: Path) -> None:
+    (core / "my.txt").write_text(PANGRAM * 199)
+    few = ["--set", "train.steps=20", "--set", "train.warmup_steps=3"]
+    done = run(core, "train", "my.txt", "--config", "quickstart", *few)
+    assert done.returncode == 0, done.stderr
+    assert "all steps done: step 20" in done.stdout
+    sampled = run(core, "sample", "my", "--length", "31", "--seed", "7")
+    assert (sampled.returncode, len(sampled.stdout)) == (0, 32), sampled.stderr
+    assert "20/20" in run(core, "runs").stdout
+    assert re.findall(r"^  (\w+)  ", run(core, "--help").stdout, re.M) == [
+        "train",
+        "sample",
+        "runs",
+    ]
+
+
+def test_without_the_recipe_minutes_need_a_config(core: Path) -> None:
+    (core / "my.txt").write_text(PANGRAM * 199)
+    done = run(core, "train", "my.txt", "--minutes", "1")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "needs the folder gpt/recipe; give --config" in done.stderr
+    assert not (core / "runs").exists()
