@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.text.cache import cache_dir, clear
@@ -238,63 +237,36 @@ def test_whole_documents_can_be_val() -> None:
         load_corpus(source_of(["abc"]), data)
 
 
-@given(
-    texts=st.lists(st.text("ab\né-"), min_size=1, max_size=4),
-    documents=st.sampled_from(["lines", "separator"]),
-    separator=st.sampled_from(["-", "--", "é", "-é-", "\n\n", "a\n"]),
-    size=st.integers(1, 4),
-)
-def test_a_text_is_divided_into_lines_or_by_the_separator_wherever_a_chunk_ends(
-    texts: list[str], documents: Any, separator: str, size: int
-) -> None:
-    data = DataConfig(documents=documents, separator=separator, split="documents")
+@given(texts=st.lists(st.text("ab\n\ré"), min_size=1, max_size=4), size=st.integers(1, 4))
+def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts: list[str], size: int) -> None:
+    data = DataConfig(documents="lines", separator="--", split="documents", newlines="keep")
     source = source_of(*(cut(text, size) for text in texts))
-    if documents == "lines":
-        oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
-    else:
-        oracle = [text.split(separator) for text in texts]
+    oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
     lengths = document_lengths(source, data)
     assert lengths == [len(document) for file in oracle for document in file]
     for chosen in (np.ones(len(lengths), bool), np.arange(len(lengths)) % 2 == 1):
-        kept, index = [], 0
-        for file in oracle:
-            own = [each for i, each in enumerate(file, index) if chosen[i]]
-            index += len(file)
-            if own:
-                kept.append(("" if documents == "lines" else separator).join(own))
+        index = iter(chosen.tolist())
+        kept = ["".join(document for document in file if next(index)) for file in oracle]
         text = b"".join(Part(source, data, chosen).chunks()).decode()
-        assert text == separator.join(kept)
+        assert text == "--".join(filter(None, kept))
 
 
-@pytest.mark.parametrize(
-    ("documents", "separator", "unit"), [("lines", "\n\n", "\n"), ("separator", "---", "---")]
-)
-def test_lines_or_what_a_separator_divides_can_be_held_out(
-    documents: Any, separator: str, unit: str
-) -> None:
-    """Bug: only whole files could be held out, not the lines of a file."""
-    content = "".join(f"{i:04}{unit}" for i in range(500)).encode()
-    whole = load(content, documents=documents, separator=separator)
+def test_lines_can_be_held_out() -> None:
+    """Bug: for a text of one line, data.documents=lines was advised, also where it was set."""
+    content = "".join(f"{i:04}\n" for i in range(500)).encode()
+    whole = load(content, documents="lines")
     assert whole.sha256 == hashlib.sha256(content).hexdigest()
-    data = {"documents": documents, "separator": separator, "split": "documents"}
     with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, by which each line"):
-        load(content, **data | {"documents": "files"})
-    corpus = load(content, **data)
-    train, val = (
-        [*filter(None, corpus.vocabulary.decode(ids).split(unit))]
-        for ids in (corpus.train, corpus.val)
-    )
+        load(content, split="documents")
+    corpus = load(content, split="documents", documents="lines")
+    train, val = (corpus.vocabulary.decode(ids).splitlines() for ids in (corpus.train, corpus.val))
     assert sorted(train + val) == [f"{i:04}" for i in range(500)]
     assert (train, val) == (sorted(train), sorted(val))
     assert 48 <= len(val) <= 52
     assert val[0] < train[-1]
-
-
-def test_a_separator_of_nothing_divides_nothing() -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.separator: expected a text, as data\.documents is separator"
-    ):
-        load_config(None, ["data.separator=''", "data.documents=separator"])
+    for documents in ("files", "lines"):
+        with pytest.raises(TextError, match=r"got 1; a text of one line cannot be divided into"):
+            load(b"one line " * 99, split="documents", documents=documents)
 
 
 def test_an_empty_document_is_not_what_is_held_out() -> None:
