@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.errors import CheckpointError, TextError
 from gpt.text.cache import cache_dir, clear
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
@@ -417,25 +417,36 @@ def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_ag
     assert load(b"abcabc" * 1009).ids.tolist() == ids.tolist()
 
 
-@pytest.mark.parametrize("length", [1, 2, 10])
-def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
-    """Of a text of one character it said: expected fewer than 0."""
-    with pytest.raises(TextError, match=rf"text\.txt: {length} characters are too few to learn fr"):
-        load(b"a" * length).check_fits(1)
-    load(b"a" * 11).check_fits(1)
+@pytest.mark.parametrize(("T", "fraction"), [(1, 0.1), (8, 0.1), (110, 0.1), (13, 0.9), (7, 0.37)])
+def test_a_short_text_is_told_the_number_of_characters_that_are_needed(
+    T: int, fraction: float
+) -> None:
+    """Bug: it was "some thousands", a smaller model.T, or an OverflowError during training."""
+    with pytest.raises(TextError) as caught:
+        load(b"a", val_fraction=fraction).check_fits(T)
+    told = re.match(r"text\.txt: 1 characters are too few: ([\d,]+) are needed", str(caught.value))
+    assert told and "model.T=" not in str(caught.value)
+    needed = int(told[1].replace(",", ""))
+    load(b"ab" * (needed // 2) + b"a" * (needed % 2), val_fraction=fraction).check_fits(T)
+    with pytest.raises(TextError, match=rf"{needed - 1:,} char.* longer than model.T = {T}; use"):
+        load(b"a" * (needed - 1), val_fraction=fraction).check_fits(T)
 
 
-def test_T_must_fit_into_the_shorter_split() -> None:
+def test_T_must_fit_into_the_shorter_split(gpt: Any) -> None:
     corpus = load(b"ab" * 555)  # 999 train, 111 val
-    corpus.check_fits(110)
-    with pytest.raises(ConfigError, match=r"model\.T: .* the 111 .* val .*use model\.T=110"):
+    with pytest.raises(
+        TextError, match=r"\(111 char.* model\.T = 111; .*, or model\.T=110 or less"
+    ):
         corpus.check_fits(111)
-
-
-def test_a_text_far_too_short_is_refused_for_its_length() -> None:
-    """Bug: 32 characters were refused with the advice to use model.T=3."""
-    with pytest.raises(TextError, match="32 characters are too few to learn from; some thousands"):
-        load(b"ab" * 16).check_fits(4)
+    separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
+    with pytest.raises(TextError, match=r"too few, so that train \(now 210\) and val \(9 char"):
+        separate.check_fits(9)
+    for length, expected in (
+        (60, "60 characters are too few: 81 are needed"),
+        (81, "too short for"),
+    ):
+        code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
+        assert (code > 0, expected in err) == (True, True), err
 
 
 # --- UTF-8 as it is ---

@@ -146,7 +146,7 @@ class Task:
         return [Part(self.source, data, ~val), Part(self.source, data, val)]
 
 
-def count(
+def count_text(
     parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
 ) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
@@ -195,8 +195,8 @@ def write(
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
     Args:
-        parts: as for `count`.
-        counts: the result of `count`.
+        parts: as for `count_text`.
+        counts: the result of `count_text`.
         file: where to write.
         progress: called with the size of each chunk in bytes.
 
