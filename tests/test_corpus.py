@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.errors import CheckpointError, TextError
 from gpt.text.cache import cache_dir, clear
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
@@ -238,63 +237,36 @@ def test_whole_documents_can_be_val() -> None:
         load_corpus(source_of(["abc"]), data)
 
 
-@given(
-    texts=st.lists(st.text("ab\né-"), min_size=1, max_size=4),
-    documents=st.sampled_from(["lines", "separator"]),
-    separator=st.sampled_from(["-", "--", "é", "-é-", "\n\n", "a\n"]),
-    size=st.integers(1, 4),
-)
-def test_a_text_is_divided_into_lines_or_by_the_separator_wherever_a_chunk_ends(
-    texts: list[str], documents: Any, separator: str, size: int
-) -> None:
-    data = DataConfig(documents=documents, separator=separator, split="documents")
+@given(texts=st.lists(st.text("ab\n\ré"), min_size=1, max_size=4), size=st.integers(1, 4))
+def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts: list[str], size: int) -> None:
+    data = DataConfig(documents="lines", separator="--", split="documents", newlines="keep")
     source = source_of(*(cut(text, size) for text in texts))
-    if documents == "lines":
-        oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
-    else:
-        oracle = [text.split(separator) for text in texts]
+    oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
     lengths = document_lengths(source, data)
     assert lengths == [len(document) for file in oracle for document in file]
     for chosen in (np.ones(len(lengths), bool), np.arange(len(lengths)) % 2 == 1):
-        kept, index = [], 0
-        for file in oracle:
-            own = [each for i, each in enumerate(file, index) if chosen[i]]
-            index += len(file)
-            if own:
-                kept.append(("" if documents == "lines" else separator).join(own))
+        index = iter(chosen.tolist())
+        kept = ["".join(document for document in file if next(index)) for file in oracle]
         text = b"".join(Part(source, data, chosen).chunks()).decode()
-        assert text == separator.join(kept)
+        assert text == "--".join(filter(None, kept))
 
 
-@pytest.mark.parametrize(
-    ("documents", "separator", "unit"), [("lines", "\n\n", "\n"), ("separator", "---", "---")]
-)
-def test_lines_or_what_a_separator_divides_can_be_held_out(
-    documents: Any, separator: str, unit: str
-) -> None:
-    """Bug: only whole files could be held out, not the lines of a file."""
-    content = "".join(f"{i:04}{unit}" for i in range(500)).encode()
-    whole = load(content, documents=documents, separator=separator)
+def test_lines_can_be_held_out() -> None:
+    """Bug: for a text of one line, data.documents=lines was advised, also where it was set."""
+    content = "".join(f"{i:04}\n" for i in range(500)).encode()
+    whole = load(content, documents="lines")
     assert whole.sha256 == hashlib.sha256(content).hexdigest()
-    data = {"documents": documents, "separator": separator, "split": "documents"}
     with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, by which each line"):
-        load(content, **data | {"documents": "files"})
-    corpus = load(content, **data)
-    train, val = (
-        [*filter(None, corpus.vocabulary.decode(ids).split(unit))]
-        for ids in (corpus.train, corpus.val)
-    )
+        load(content, split="documents")
+    corpus = load(content, split="documents", documents="lines")
+    train, val = (corpus.vocabulary.decode(ids).splitlines() for ids in (corpus.train, corpus.val))
     assert sorted(train + val) == [f"{i:04}" for i in range(500)]
     assert (train, val) == (sorted(train), sorted(val))
     assert 48 <= len(val) <= 52
     assert val[0] < train[-1]
-
-
-def test_a_separator_of_nothing_divides_nothing() -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.separator: expected a text, as data\.documents is separator"
-    ):
-        load_config(None, ["data.separator=''", "data.documents=separator"])
+    for documents in ("files", "lines"):
+        with pytest.raises(TextError, match=r"got 1; a text of one line cannot be divided into"):
+            load(b"one line " * 99, split="documents", documents=documents)
 
 
 def test_an_empty_document_is_not_what_is_held_out() -> None:
@@ -445,25 +417,36 @@ def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_ag
     assert load(b"abcabc" * 1009).ids.tolist() == ids.tolist()
 
 
-@pytest.mark.parametrize("length", [1, 2, 10])
-def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
-    """Of a text of one character it said: expected fewer than 0."""
-    with pytest.raises(TextError, match=rf"text\.txt: {length} characters are too few to learn fr"):
-        load(b"a" * length).check_fits(1)
-    load(b"a" * 11).check_fits(1)
+@pytest.mark.parametrize(("T", "fraction"), [(1, 0.1), (8, 0.1), (110, 0.1), (13, 0.9), (7, 0.37)])
+def test_a_short_text_is_told_the_number_of_characters_that_are_needed(
+    T: int, fraction: float
+) -> None:
+    """Bug: it was "some thousands", a smaller model.T, or an OverflowError during training."""
+    with pytest.raises(TextError) as caught:
+        load(b"a", val_fraction=fraction).check_fits(T)
+    told = re.match(r"text\.txt: 1 characters are too few: ([\d,]+) are needed", str(caught.value))
+    assert told and "model.T=" not in str(caught.value)
+    needed = int(told[1].replace(",", ""))
+    load(b"ab" * (needed // 2) + b"a" * (needed % 2), val_fraction=fraction).check_fits(T)
+    with pytest.raises(TextError, match=rf"{needed - 1:,} char.* longer than model.T = {T}; use"):
+        load(b"a" * (needed - 1), val_fraction=fraction).check_fits(T)
 
 
-def test_T_must_fit_into_the_shorter_split() -> None:
+def test_T_must_fit_into_the_shorter_split(gpt: Any) -> None:
     corpus = load(b"ab" * 555)  # 999 train, 111 val
-    corpus.check_fits(110)
-    with pytest.raises(ConfigError, match=r"model\.T: .* the 111 .* val .*use model\.T=110"):
+    with pytest.raises(
+        TextError, match=r"\(111 char.* model\.T = 111; .*, or model\.T=110 or less"
+    ):
         corpus.check_fits(111)
-
-
-def test_a_text_far_too_short_is_refused_for_its_length() -> None:
-    """Bug: 32 characters were refused with the advice to use model.T=3."""
-    with pytest.raises(TextError, match="32 characters are too few to learn from; some thousands"):
-        load(b"ab" * 16).check_fits(4)
+    separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
+    with pytest.raises(TextError, match=r"too few, so that train \(now 210\) and val \(9 char"):
+        separate.check_fits(9)
+    for length, expected in (
+        (60, "60 characters are too few: 81 are needed"),
+        (81, "too short for"),
+    ):
+        code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
+        assert (code > 0, expected in err) == (True, True), err
 
 
 # --- UTF-8 as it is ---

@@ -28,7 +28,7 @@ from gpt.text.vocabulary import MASKED
 from gpt.training.build_step import build_step
 from tests.conftest import SHARED_DATA, small
 
-any_text = st.text(st.characters(exclude_categories=["Cs"]))
+any_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\r\t\f\x85"))
 
 
 def write(content: bytes, name: str = "text.txt") -> str:

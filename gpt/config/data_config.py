@@ -65,10 +65,9 @@ class DataConfig(ConfigSection):
     separator: Text = setting(
         "\n\n", "text between two documents; in --set, \\n is a line end and \\t a tab"
     )
-    documents: Literal["files", "lines", "separator"] = setting(
+    documents: Literal["files", "lines"] = setting(
         "files",
-        "what a document is, for data.split=documents: a file (or a record of a table), a line, or "
-        "the text between two data.separator",
+        "what a document is, for data.split=documents: a file (or a record of a table), or a line",
     )
     encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
         "utf-8",
@@ -104,8 +103,6 @@ class DataConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if self.documents == "separator" and not self.separator:
-            raise ValueError("data.separator: expected a text, as data.documents is separator")
         if self.val_source is not None and self.split == "documents":
             raise ValueError("data.split: expected tail, as all of data.val_source is val")
         return self

@@ -38,13 +38,17 @@ def cannot_resume(tree: Any) -> str | None:
         section, _, name = key.partition(".")
         if _section(tree, section).get(name, value) != value:
             return f"its {key} was removed; commit {commit} is the last that can resume it"
+    data = _section(tree, "data")
+    if (data.get("documents"), data.get("split")) == ("separator", "documents"):
+        return "data.documents=separator was removed; commit 8331f5f is the last that can resume it"
     return None
 
 
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    All settings are stored, so a run computes the same without them. There are three exceptions:
+    `data.documents: separator`, a former value, becomes the default. All settings are stored, so a
+    run computes the same without them. There are three exceptions:
     n-gram counts are lost, `cannot_resume` refuses some runs, and some cannot be loaded. `model.T`
     becomes the attention window; only counts could reach further back.
 
@@ -63,6 +67,8 @@ def upgraded(tree: Any) -> Any:
                     f"commit that loads it is {LOADED_UNTIL[key]}"
                 )
             kept[section] = {each: value for each, value in values.items() if each != name}
+    if _section(kept, "data").get("documents") == "separator":
+        kept["data"] = {**kept["data"], "documents": "files"}
     if (window := _section(tree, "model").get("attention_window")) is not None:
         kept["model"]["T"] = window
     return kept

@@ -15,26 +15,19 @@ MAX_FINDINGS = 100  # largest number of findings of each kind to return
 FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
 PART_IDS = 2**18  # number of ids that are searched at once
 SLICE_IDS = 2**20  # default number of ids in a slice
-LONGEST_MATCH = 6  # largest number of characters in a match of a detector
-# In UTF-8, the first byte of a non-ASCII character is followed by bytes from 0x80 to 0xBF. Decoded
-# as cp1252, Latin-1 or cp1251, these bytes are the characters below. In clean text, quotation marks
-# and dashes follow capitals, too: cp1252 leaves them out, and a match in cp1251 has 3 pairs.
-MISREAD_CP1252 = "[\x80-\xaa\xac-\xba\xbc-\xbf€ƒ†‡ˆ‰Š‹ŒŽ•˜™š›œžŸ]"
-MISREAD_CP1251 = "[ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї]"
+LONGEST_MATCH = 24  # largest number of characters in a match of a detector
+MOJIBAKE = "mojibake"  # of its matches, only those are reported that ftfy finds unlikely
 DETECTORS = {  # kind: (regular expression, what to do)
     "replacement character": (
-        re.compile("\ufffd"),
+        re.compile("\ufffd|锟斤拷"),  # the latter is U+FFFD twice, in UTF-8, read as GBK
         "some program could not decode the text; convert the original again",
     ),
-    "mojibake": (
-        re.compile(
-            f"[ÂÃÐÑ]{MISREAD_CP1252}|â[€‚ˆ†\x80\x82\x86\x88].|ï»¿|ï¿½|ð[Ÿ\x9f]..|锟斤拷"
-            f"|(?:[РС]{MISREAD_CP1251}){{3}}"
-        ),
-        "UTF-8 was decoded in another encoding; convert the original again",
+    MOJIBAKE: (
+        re.compile(rf"[^\0-\x7f\ufffd]{{1,{LONGEST_MATCH}}}"),
+        "the text was decoded in a wrong encoding; convert the original again",
     ),
     "control": (
-        re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f]"),
+        re.compile("[\0-\x08\x0b-\x1f\x7f]"),
         "remove them, or the model will write them, too",
     ),
     "invisible or direction": (
@@ -167,9 +160,12 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
         counts, first, end = Counter[str](), dict[str, int](), 0
         for start, part in text.unusual_parts():
             for match in pattern.finditer(part, max(end - start, 0)):
-                matched, end = match[0], start + match.end()
-                counts[matched] += 1
-                first.setdefault(matched, start + match.start())
+                if match.start() >= PART_IDS:  # it may be cut; the next part has all of it
+                    break
+                end = start + match.end()
+                if kind != MOJIBAKE or _is_mojibake(match[0]):
+                    counts[match[0]] += 1
+                    first.setdefault(match[0], start + match.start())
         findings = [
             text.finding(matched, _explained(matched), count, first[matched])
             for matched, count in counts.most_common(MAX_FINDINGS)
@@ -179,13 +175,18 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
     return found
 
 
+def _is_mojibake(characters: str) -> bool:
+    from ftfy.badness import is_bad  # takes 0.1 s; ASCII does not need it
+
+    return is_bad(characters)
+
+
 def _explained(matched: str) -> str:
     """Return the text that was wrongly decoded into `matched`; else the names of its characters."""
-    for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
-        try:
-            original = matched.encode(encoding).decode()
-        except UnicodeError:
-            continue
-        if original != matched:
-            return f"was {original} (UTF-8 read as {encoding})"
+    if not matched.isascii():
+        from ftfy import fix_encoding_and_explain
+
+        original, steps = fix_encoding_and_explain(matched)
+        if steps and ("decode", "utf-8") in steps:
+            return f"was {original} (UTF-8 read as {steps[0].parameter.removeprefix('sloppy-')})"
     return ", ".join(map(name_of, matched))

@@ -16,21 +16,23 @@ from gpt.evaluation.characters import (
     rare_characters,
 )
 from gpt.status import phase
-from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
+from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
 from gpt.text.documents import Skipped, Source
 
-MIN_LINE_CHARACTERS = 60  # shorter lines are ignored, because they may occur twice by chance
+LONG_LINE_CHARACTERS = 60  # length from which a line hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val's characters in lines that also occur in train
+# fractions of val's characters in long lines, and in any, that also occur in train
+LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val's characters that do not occur in train
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Lines that occur both in train and in the scanned beginning of val."""
+    """Lines that are not empty and occur both in train and in the scanned beginning of val."""
 
-    share: float  # fraction of the scanned characters of val in such lines
+    share: float  # fraction of the scanned characters of val, without line ends, in such lines
+    long_share: float  # the same for lines of at least LONG_LINE_CHARACTERS
     scanned: int  # number of scanned characters
     longest: str  # the longest line
 
@@ -117,17 +119,20 @@ def describe_text(
 
 
 def find_duplicates(text: Corpus) -> Duplicates:
-    """Find lines of at least MIN_LINE_CHARACTERS that occur both in val and in train."""
+    """Find the lines that occur both in val and in train."""
     decode, train, val = text.vocabulary.decode, text.train, text.val[:MAX_SCANNED_IDS]
-    lines = Counter(line for line in decode(val).split("\n") if len(line) >= MIN_LINE_CHARACTERS)
+    lines = Counter(filter(None, decode(val).split("\n")))
     longest, last, found = max(map(len, lines), default=0), "", set[str]()
     for start in range(0, len(train) if lines else 0, TRAIN_PART_IDS):
         *whole, last = (last + decode(train[start : start + TRAIN_PART_IDS])).split("\n")
         found |= lines.keys() & {*whole}
         last = last[: longest + 1]  # no line of val is longer
     found |= lines.keys() & {last}
-    share = sum(len(line) * lines[line] for line in found) / max(len(val), 1)
-    return Duplicates(share, len(val), max(sorted(found), key=len, default=""))
+    in_lines = sum(len(line) * count for line, count in lines.items())
+    sizes = {line: len(line) * count / in_lines for line, count in lines.items()}
+    long = [line for line in found if len(line) >= LONG_LINE_CHARACTERS]
+    shares = [sum(map(sizes.__getitem__, sorted(each))) for each in (found, long)]
+    return Duplicates(*shares, len(val), max(sorted(found), key=len, default=""))
 
 
 def _warnings(
@@ -138,10 +143,10 @@ def _warnings(
     duplicates: Duplicates,
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the text: what it is, and what to do about it."""
-    if min(size.train, size.val) < MIN_SPLIT_CHARACTERS:
-        yield f"{size.characters:,} characters are too few to learn from; use several thousand"
+    if min(size.train, size.val) <= USUAL_MIN_CONTEXT:
+        yield f"{size.characters:,} characters are too few to train on; use several thousand"
         return
-    if duplicates.share >= DUPLICATE_SHARE_TO_WARN:
+    if duplicates.long_share >= LONG_SHARE_TO_WARN or duplicates.share >= SHARE_TO_WARN:
         yield (
             f"{100 * duplicates.share:.1f} % of the val text also occurs in train, so the val loss "
             f"will look better than on new text; remove the duplicates, or set another text as "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed
 from gpt.evaluation.characters import RARE_COUNT
-from gpt.evaluation.text_report import MIN_LINE_CHARACTERS, TextReport
+from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
 from gpt.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
@@ -48,7 +48,7 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
     size, duplicates = report.size, report.duplicates
     files = f", from {counted(size.files, 'file')}" if size.files else ""
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
-    longest = f": {duplicates.longest}" if duplicates.longest else ""
+    longest = f"; the longest: {duplicates.longest}" if duplicates.longest else ""
     fields = [
         ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
         ("bytes", f"{size.bytes:,} in UTF-8{files}{describe_skipped(size.skipped)}"),
@@ -57,7 +57,8 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
         (
             "duplicates",
             f"{100 * duplicates.share:.1f} % of {duplicates.scanned:,} characters of val are in "
-            f"lines of {MIN_LINE_CHARACTERS} characters or more that are also in train{longest}",
+            f"lines that are also in train, {100 * duplicates.long_share:.1f} % in such lines of "
+            f"{LONG_LINE_CHARACTERS} characters or more{longest}",
         ),
     ]
     if report.only_in_val:

@@ -28,6 +28,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpt.text.corpus import USUAL_MIN_CONTEXT
+
 CHARACTERS_PER_PARAMETER = 12  # fewest; below the 20 of large models (arXiv:2203.15556)
 PARAMETERS_PER_CHARACTER = 10  # most, for each character of the train split
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # models of an ensemble, by the type of the device
@@ -135,11 +137,11 @@ def choose(size: Size, characters: float, train_ids: int, max_members: int) -> C
 def context_length(shortest_split: int, size: Size) -> int:
     """Return T: the largest power of two up to a quarter of the shorter one of train and val.
 
-    It is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model). For a tiny split it is
-    4 or 8.
+    It is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least
+    USUAL_MIN_CONTEXT.
     """
     limit = LONGEST_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
-    longest = max(4, min(8, shortest_split - 1), shortest_split // 4)
+    longest = max(USUAL_MIN_CONTEXT, shortest_split // 4)
     return 1 << (min(limit, longest).bit_length() - 1)
 
 

@@ -12,25 +12,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.cache import LOCK, cache_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
-from gpt.text.preparation import Progress, Task, count, write
+from gpt.text.preparation import Progress, Task, count_text, write
+from gpt.text.splits import train_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
 
 CORPUS_FORMAT = 2
-MIN_SPLIT_CHARACTERS = 2  # smallest length of a split: one character to read and one to predict
-SHORT_TEXT_CHARACTERS = 1000  # length below which to advise a longer text, not a smaller model.T
+USUAL_MIN_CONTEXT = 8  # smallest model.T that gpt chooses or advises
 RECORD = "corpus.json"
 
 
@@ -51,6 +52,7 @@ class Corpus:
     val_characters: int  # number of characters of the val split
     val_bytes: int  # size of the val split in UTF-8
     val_first_bytes: int  # size in UTF-8 of the first character of val, which is not scored
+    val_fraction: float | None = None  # fraction that val is of the text, unless chosen otherwise
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     @property
@@ -63,15 +65,6 @@ class Corpus:
         """The ids of the val split."""
         return self.ids[self.train_ids :]
 
-    def last(self, characters: int) -> Ids:
-        """Return the ids of the last `characters` characters of val."""
-        if characters == self.val_characters:
-            return self.val
-        if not self.vocabulary.is_bytes:
-            return self.ids[-characters:]
-        tail = self.val[-4 * characters :]  # a character has at most 4 bytes
-        return tail[np.flatnonzero(self.vocabulary.begins(tail))[-characters] :]
-
     def summary(self) -> str:
         """Describe size and vocabulary in words, as in `1,000 characters, vocabulary of 65`."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
@@ -80,25 +73,20 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:
-        """Raise ConfigError unless both splits are longer than a window of `T` ids.
-
-        For a very short text, raise TextError.
-        """
-        sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
-        train_characters = self.characters - self.val_characters
-        is_short = min(train_characters, self.val_characters) < MIN_SPLIT_CHARACTERS
-        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
-        if is_short or (len(shortest) <= T and self.characters < SHORT_TEXT_CHARACTERS):
-            raise TextError(
-                f"{self.name}: {self.characters:,} characters are too few to learn from; "
-                f"some thousands are needed"
-            )
-        if len(shortest) <= T:
-            raise ConfigError(
-                f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
-                f"the {name} split of {self.name} {sizes}, got {T}; use "
-                f"model.T={len(shortest) - 1} or less, or more text for {name}"
-            )
+        """Raise TextError unless both splits are longer than a window of `T` ids."""
+        shortest, needed = min(len(self.train), len(self.val)), ""
+        if shortest > T:
+            return
+        if self.val_fraction is not None and not self.vocabulary.is_bytes:
+            lengths = ((n, train_characters(n, self.val_fraction)) for n in count(2 * T + 2))
+            least = next(n for n, train in lengths if min(train, n - train) > T)
+            needed = f": {least:,} are needed"
+        smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
+        raise TextError(
+            f"{self.name}: {self.characters:,} characters are too few{needed}, so that train (now "
+            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) are "
+            f"longer than model.T = {T}; use a longer text{smaller}"
+        )
 
 
 def load_corpus(
@@ -143,7 +131,12 @@ def load_corpus(
             if corpus is None:
                 raise _changed(source)
             stdin = [each.standard_input for each in task.sources if each.standard_input]
-            return replace(corpus, standard_input=stdin[0] if stdin else None)
+            is_tail = val_source is None and task.data.split == "tail"
+            return replace(
+                corpus,
+                val_fraction=task.data.val_fraction if is_tail else None,
+                standard_input=stdin[0] if stdin else None,
+            )
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
@@ -156,7 +149,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
-        counts = count(parts, task.vocabulary, task.extends, progress)
+        counts = count_text(parts, task.vocabulary, task.extends, progress)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
     temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder

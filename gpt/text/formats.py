@@ -1,8 +1,8 @@
-"""Recognise formats that are not plain text."""
+"""Recognise files that are not plain text."""
 
 from pathlib import PurePath
 
-from gpt.text.decoding import ascii_or_utf8
+from gpt.text.decoding import encoding_of
 
 ZIP = b"PK\x03\x04"
 ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")
@@ -10,34 +10,49 @@ CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or read its bytes "
     "by --set data.vocabulary=bytes"
 )
-RENAME = "add the suffix to its name"
+LFS_POINTER = "Git LFS pointer"
 BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
-    (0, b"%PDF-", "PDF"),
-    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Word or Excel 97"),
-    (60, b"BOOKMOBI", "MOBI"),
-    (0, b"%!PS", "PostScript"),
-    (0, b"7z\xbc\xaf\x27\x1c", "7z archive"),
-    (0, b"Rar!\x1a\x07", "RAR archive"),
+    (0, b"%PDF-1.", "PDF"),
+    (0, b"%!PS-", "PostScript"),
+    (0, b"version https://git-lfs.github.com/spec/", LFS_POINTER),
     (0, ZIP, "ZIP archive without the suffix .zip"),
     (257, b"ustar", "tar archive without the suffix .tar"),
     (0, b"\x1f\x8b\x08", "compressed file without the suffix .gz"),
     (0, b"\xfd7zXZ\0", "compressed file without the suffix .xz"),
     (0, b"\x28\xb5\x2f\xfd", "compressed file without the suffix .zst"),
-    (0, b"\x89PNG\r\n", "PNG image"),
-    (0, b"\xff\xd8\xff", "JPEG image"),
 )
+BINARY = "binary data"
+CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\f\r\x1b"})  # control characters, rare in text
+MAX_CONTROLS = 0.001  # largest fraction of CONTROLS in text
 
 
 def advice(found: str) -> str:
     """Return what to do with a file, given its format from `binary_format`."""
-    return RENAME if found.startswith(("tar", "compressed")) else CONVERT
+    if found == LFS_POINTER:
+        return "fetch the text by git lfs pull"
+    return "add the suffix to its name" if "without the suffix" in found else CONVERT
 
 
-def binary_format(head: bytes, name: str) -> str | None:
-    """Return the format of the file `name` that begins with `head`; None if it is unknown."""
+def binary_format(head: bytes, name: str, encoding: str) -> str | None:
+    """Return the format of a file that is not text; None if it is text.
+
+    Args:
+        head: the first bytes of the file.
+        name: the name of the file.
+        encoding: the encoding of the file if it is text without a byte-order mark.
+    """
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
-    if b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-")) and ascii_or_utf8([head]):
-        return None  # text can contain the bytes in BINARY_MAGIC, for example `ustar`
-    return next((name for at, magic, name in BINARY_MAGIC if head.startswith(magic, at)), None)
+    for at, magic, found in BINARY_MAGIC:
+        # in the middle of a text, the magic bytes can be a word, such as `ustar`
+        if head.startswith(magic, at) and (at == 0 or is_binary(head)):
+            return found
+    text = head.decode(encoding_of(head, encoding), "replace").encode(errors="replace")
+    return BINARY if is_binary(text) else None
+
+
+def is_binary(text: bytes) -> bool:
+    """Return whether `text` has a NUL, or more than MAX_CONTROLS (but at least 2) of CONTROLS."""
+    controls = len(text) - len(text.translate(None, CONTROLS))
+    return b"\0" in text or controls > max(1, MAX_CONTROLS * len(text))

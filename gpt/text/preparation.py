@@ -18,9 +18,9 @@ from gpt.files import sync
 from gpt.text.cache import quick_sha256
 from gpt.text.display import symbol
 from gpt.text.documents import Source
-from gpt.text.normalizer import Normalizer
+from gpt.text.normalizer import Normalizer, normalized
 from gpt.text.prefetch import ahead
-from gpt.text.splits import divided, document_lengths, held_out, separator_bytes, train_characters
+from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
@@ -47,18 +47,15 @@ class Part:
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
         """Yield this part's documents, joined by separators, except between lines of a file."""
-        separator, index, is_first = separator_bytes(self.data), 0, True
+        separator, index, is_first = normalized(self.data.separator, self.data).encode(), 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
-            between, begins = b"" if is_first else separator, True
+            between = b"" if is_first else separator
             chunks = file.chunks() if file.raw else normalizer(file.chunks())
-            for fragment, ends in divided(chunks, documents, separator):
+            for fragment, ends in divided(chunks, documents):
                 if self.chosen is None or self.chosen[index]:
-                    if begins:
-                        yield between
-                    yield fragment
-                    is_first, between = False, b"" if documents == "lines" else separator
-                begins = ends
+                    yield between + fragment
+                    is_first, between = False, b""
                 index += ends
 
 
@@ -135,16 +132,21 @@ class Task:
             return [Part(source, data) for source in self.sources]
         lengths = document_lengths(self.source, data)
         if len(lengths) < 2:
+            advice = "a text of one line cannot be divided into documents: use data.split=tail"
+            if (
+                len(document_lengths(self.source, data.model_copy(update={"documents": "lines"})))
+                > 1
+            ):
+                advice = "use data.documents=lines, by which each line is one, or data.split=tail"
             raise TextError(
-                f"{self.source.name}: data.split documents holds out whole documents: expected at "
-                f"least 2, got {len(lengths)}; use data.documents=lines, by which each line is a "
-                f"document, or data.split=tail"
+                f"{self.source.name}: data.split=documents holds out whole documents: expected at "
+                f"least 2, got {len(lengths)}; {advice}"
             )
         val = held_out(lengths, data.val_fraction, self.seed)
         return [Part(self.source, data, ~val), Part(self.source, data, val)]
 
 
-def count(
+def count_text(
     parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
 ) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
@@ -193,8 +195,8 @@ def write(
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
     Args:
-        parts: as for `count`.
-        counts: the result of `count`.
+        parts: as for `count_text`.
+        counts: the result of `count_text`.
         file: where to write.
         progress: called with the size of each chunk in bytes.
 

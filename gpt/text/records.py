@@ -1,18 +1,15 @@
 """Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file.
 
 The setting `data.column` selects the texts in a record, or in a row of a table. It is the name of a
-column, several names separated by commas, or a path into nested objects (`post.text`). In a list,
-the path is followed in each element (`messages.content`). The selected values of a record are
-joined by line ends; numbers become text, and nulls are skipped. If the whole setting is the name of
-a column, it is not split at its commas and dots.
+column, several names separated by commas, or a path through objects and lists (`messages.content`).
+If the whole setting is the name of a column, it is not split at its commas and dots.
 """
 
 import csv
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +40,7 @@ def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> 
         TextError: the file is not in its format, or a record lacks the column.
     """
     if kind == ".json":
-        records = _json_values(b"".join(chunks).decode().strip(), name)
+        records = _json_values(b"".join(chunks).decode(), name)
     elif kind in (".csv", ".tsv"):
         records = _rows(_lines(chunks), kind, name)
     else:
@@ -71,15 +68,21 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
 
 
 def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Document]:
-    """Yield a document for each record with text; raise TextError for a bad record."""
+    """Yield a document for each record with text; raise TextError for a record without the column.
+
+    A record that is a string is the text itself. Nulls are skipped.
+    """
     for number, record in records:
         try:
-            paths = _paths(column, record)
-            texts = [text for path in paths for text in texts_at(record, path)]
+            paths = [[]] if isinstance(record, str) else _paths(column, record or ())
+            found = [value for path in paths for value in values_at(record, path)]
+            texts = [str(value) for value in found if value is not None]
             content = "\n".join(texts).encode()
-        except (TypeError, KeyError, RecursionError, UnicodeEncodeError):
-            found = listed([*record], 20) if isinstance(record, dict) else repr(record)
-            raise _bad_record(name, number, f"text in {column} (data.column)", found) from None
+        except (TypeError, RecursionError, UnicodeEncodeError):
+            found = []
+        if not found:
+            got = listed([*record], 20) if isinstance(record, dict) else repr(record)
+            raise _bad_record(name, number, f"text in {column} (data.column)", got)
         if texts:
             yield Document(f"{name}:{number}", partial(iter, [content]))
 
@@ -91,20 +94,26 @@ def _paths(column: str, names: Iterable[str]) -> list[list[str]]:
     return [path.strip().split(".") for path in column.split(",")]
 
 
-def texts_at(value: Any, path: Sequence[str]) -> list[str]:
-    """Return the texts at `path` in objects and lists. In a list, collect those of all elements.
+def values_at(value: Any, path: Sequence[str]) -> list[Any]:
+    """Return the strings, numbers and nulls at `path` in a JSON value.
 
-    Nulls are skipped. Raise KeyError or TypeError if an object has no such text.
+    A list is followed in each element, and so is an object that lacks the next key. A list at the
+    end of `path` may consist of pieces of a text: lines with their ends, or strings and objects, as
+    in `["See ", {"type": "bold", "text": "this"}]`. Its pieces are joined.
     """
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return [text for each in value for text in texts_at(each, path)]
-    if path:
-        return texts_at(value[path[0]], path[1:])
-    if isinstance(value, dict | tuple | bytes):
-        raise TypeError
-    return [str(value)]
+    if isinstance(value, dict):
+        key, *others = path or ["text"]
+        if key in value:
+            return values_at(value[key], others)
+        inner = [each for each in value.values() if isinstance(each, dict | list)]
+        return [found for each in inner for found in values_at(each, path) if found is not None]
+    if value is None or value == []:
+        return [None]
+    if not isinstance(value, list):
+        return [] if path or isinstance(value, tuple | bytes) else [value]
+    found = [each for element in value for each in values_at(element, path)]
+    are_pieces = any(isinstance(each, dict) or str(each)[-1:].isspace() for each in value)
+    return ["".join(map(str, filter(None, found)))] if found and are_pieces and not path else found
 
 
 def _bad_record(name: str, number: int, expected: str, got: str) -> TextError:
@@ -123,7 +132,6 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 # Numbers are read as text: 1.50 must not become 1.5.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-_BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
 def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
@@ -137,17 +145,20 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each JSON value in an array or a sequence."""
-    at, end = (1, "]") if text.startswith("[") else (0, "")
-    for number in count(1):
-        at = _BETWEEN_VALUES.match(text, at).end()  # type: ignore[union-attr]
-        if at + len(end) == len(text) and text.endswith(end):
+    """Yield the number, from 1, and the value of each element of an array; else the only value.
+
+    If there are several values, each must be on a line, as in .jsonl.
+    """
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from _json_lines(iter(text.splitlines()), name)
             return
-        try:
-            value, at = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            raise _bad_record(name, number, "JSON", str(error)) from None
-        yield number, value
+        raise _bad_record(name, error.lineno, "JSON", str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise _bad_record(name, 1, "JSON", str(error)) from None
+    yield from enumerate(value if isinstance(value, list) else [value], start=1)
 
 
 def _rows(lines: Iterator[str], kind: str, name: str) -> Iterator[Record]:

@@ -1,19 +1,19 @@
 """Open a text by its names: built-in texts, files, folders, globs, or standard input."""
 
-import glob
 import logging
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from glob import has_magic
+from itertools import chain, takewhile
 from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, is_wide, utf8_chunks
+from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
-from gpt.text.folders import find_files, is_excluded
-from gpt.text.formats import advice, binary_format
+from gpt.text.folders import find_files
+from gpt.text.formats import BINARY, advice, binary_format, is_binary
 from gpt.text.named import NAMED, open_named
 from gpt.text.reading import ARCHIVES, Entry, file_entry, in_message, members, split_suffixes
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
@@ -88,29 +88,25 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool)
         files.add(path, named=True)
         return files.source(stdin)
     if stat.S_ISDIR(mode):
-        return _open_found(name, [*find_files(path, data.globs)], data)
+        return _open_found(name, find_files(path, data.globs), data)
     if mode:
         raise TextError(
             f"{shown}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {shown}"
         )
-    if glob.has_magic(name):
-        matches = map(Path, glob.iglob(name, recursive=True))  # noqa: PTH207 (no absolute pattern)
-        found = (
-            find_files(match, data.globs)
-            for match in sorted(matches, key=lambda match: match.parts)
-            if not is_excluded(match.parts, data.globs)
-        )
-        return _open_found(name, [*chain.from_iterable(found)], data)
+    if has_magic(name):
+        root = [*takewhile(lambda part: not has_magic(part), path.parts)]
+        found = find_files(Path(*root), data.globs, path.parts[len(root) :])
+        return _open_found(name, found, data)
     raise TextError(
         f"{shown}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
         f"such as 'texts/*.txt', or - for standard input"
     )
 
 
-def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
+def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
     files = _TextFiles(name, data, may_be_utf8=True)
-    for each in dict.fromkeys(found):  # a glob may find a file twice
+    for each in found:
         if isinstance(each, Skipped):
             files.skipped.append(each)
         else:
@@ -145,17 +141,14 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file. If it is not text, skip it; raise TextError instead if `named` is True."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        reason, is_strict = "", not self._raw and self._data.errors == "strict"
         if kind in ARCHIVES:
             self._may_be_utf8 = True
-        elif not named:
-            reason = self._why_skipped(entry, kind)
-        elif is_strict and (found := binary_format(entry.head(), path.name)):
-            raise TextError(f"{entry.name}: expected plain text, got {found}; {advice(found)}")
-        if reason:
+        elif named and kind != PARQUET:
+            self._check(entry)
+        elif not named and (reason := self._why_skipped(entry, kind)):
             self.skipped.append(Skipped(entry.name, reason))
-        else:
-            self.paths.append(path)
+            return
+        self.paths.append(path)
 
     def _parts(self) -> Iterator[Document | Skipped]:
         """Yield the documents of all files in order, and the files that are skipped."""
@@ -196,7 +189,7 @@ class _TextFiles:
     def _read_entry(self, entry: Entry) -> Iterator[Document | Skipped]:
         """Yield a file as one document, or one document per record if `data.column` is set."""
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
-        if self._raw and self._binary_format(head, entry.name):
+        if self._raw and self._format(entry):
             yield Document(entry.name, entry.blocks, raw=True)
         elif (column := self._data.column) is None:
             yield Document(entry.name, partial(self._chunks, entry, head))
@@ -210,10 +203,13 @@ class _TextFiles:
             blocks = entry.blocks() if entry.start is None else [entry.start]
             encoding = "utf-8" if ascii_or_utf8(blocks) == "utf-8" else encoding
         if encoding != self._data.encoding and not is_utf8(encoding):
-            self._notices.add(entry.name, f"read as {encoding.upper()}")
+            self._notices.add(entry.name, f"read as {encoding.upper().replace('_', '-')}")
         is_kept = self._raw and self._data.errors == "strict"
         errors = "surrogateescape" if is_kept else self._data.errors
-        yield from utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices)
+        for chunk in utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices):
+            if not self._raw and is_binary(chunk):
+                raise _not_text(entry, BINARY)
+            yield chunk
 
     def _why_skipped(self, entry: Entry, kind: str) -> str:
         """Return the reason to skip a file with the suffix `kind`; "" to read it."""
@@ -221,11 +217,17 @@ class _TextFiles:
             return "Parquet without data.column" if self._data.column is None else ""
         if self._data.column is not None and kind not in TEXT_TABLES:
             return f"not {TABLES}"
-        if not (head := entry.head()):
+        if not entry.head():
             return "empty"
-        return "" if self._raw else self._binary_format(head, entry.name)
+        return "" if self._raw else self._format(entry) or ""
 
-    def _binary_format(self, head: bytes, name: str) -> str:
-        """Return the format of the file `name` that begins with `head`; "" if it is text."""
-        is_binary = b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
-        return binary_format(head, name) or ("binary" if is_binary else "")
+    def _check(self, entry: Entry) -> None:
+        if not self._raw and (found := self._format(entry)):
+            raise _not_text(entry, found)
+
+    def _format(self, entry: Entry) -> str | None:
+        return binary_format(entry.head(), entry.name, self._data.encoding)
+
+
+def _not_text(entry: Entry, found: str) -> TextError:
+    return TextError(f"{entry.name}: expected plain text, got {found}; {advice(found)}")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpt.config.schema import DataConfig
 from gpt.seeds import uniforms
 from gpt.text.documents import Source
-from gpt.text.normalizer import Normalizer, normalized
+from gpt.text.normalizer import Normalizer
 
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
@@ -18,52 +18,34 @@ def train_characters(characters: int, val_fraction: float) -> int:
     return int((1 - val_fraction) * characters)
 
 
-def separator_bytes(data: DataConfig) -> bytes:
-    """Return the separator between documents in UTF-8, normalised like the documents."""
-    return normalized(data.separator, data).encode()
-
-
-def divided(
-    chunks: Iterable[bytes], documents: str, separator: bytes
-) -> Iterator[tuple[bytes, bool]]:
+def divided(chunks: Iterable[bytes], documents: str) -> Iterator[tuple[bytes, bool]]:
     """Divide the chunks of a file or record into documents.
 
     Args:
         chunks: whole characters in UTF-8.
         documents: the setting `data.documents`. With `files`, the file or record is one document.
-            With `lines`, each line is a document, including its line end. With `separator`, the
-            file or record is cut at each `separator`.
-        separator: the bytes between two documents.
+            With `lines`, each line is a document, including its line end.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    if documents == "files":
-        yield from ((chunk, False) for chunk in chunks)
-        yield b"", True
-        return
-    are_lines = documents == "lines"
-    end, line_end = (b"\n", b"\n") if are_lines else (separator, b"")
-    pending, is_open = b"", not are_lines
+    is_open = documents == "files"  # whether the document in progress has not ended
     for chunk in chunks:
-        *whole, last = (pending + chunk).split(end)
-        yield from ((document + line_end, True) for document in whole)
-        cut = max(len(last) - len(end) + 1, 0)  # the bytes after it may begin a separator
-        while cut < len(last) and last[cut] & 0xC0 == 0x80:  # in the middle of a character
-            cut -= 1
-        pending = last[cut:]
-        if cut:
-            yield last[:cut], False
-        is_open = not are_lines or bool(last) or (is_open and not whole)
+        if documents == "files":
+            yield chunk, False
+        else:
+            for line in chunk.splitlines(keepends=True):
+                is_open = not line.endswith(b"\n")
+                yield line, not is_open
     if is_open:
-        yield pending, True
+        yield b"", True
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
     """Return the number of characters of each document, as defined by `data.documents`."""
-    lengths, length, separator = [], 0, separator_bytes(data)
+    lengths, length = [], 0
     for file in source.documents():
-        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents, separator):
+        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents):
             length += len(fragment.decode())  # faster than character_count for short ones
             if ends:
                 lengths.append(length)
