@@ -454,9 +454,11 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
     (RUN / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* --overwrite --run-dir r"):
+    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* overwrite=True run_dir r"):
         find_run("r")
-    with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
+    with pytest.raises(
+        UsageError, match=r"r exists; replace it by overwrite=True, or choose another"
+    ):
         check_free(RUN, overwrite=False)
     with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
         check_free(RUN, overwrite=True)

@@ -80,9 +80,7 @@ def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
     assert client.models.retrieve("run").id == "run"
     with pytest.raises(openai.NotFoundError, match="expected run"):
         client.models.retrieve("davinci")
-    with pytest.raises(
-        openai.NotFoundError, match=r"expected .* POST to /v1/completions"
-    ):
+    with pytest.raises(openai.NotFoundError, match=r"expected .* POST to /v1/completions"):
         client.chat.completions.create(model="run", messages=[{"role": "user", "content": "a"}])
 
 
