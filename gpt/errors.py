@@ -110,7 +110,7 @@ def in_python(message: str) -> str:
     'choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
     """
     message = re.sub(r"--(overwrite|memorisation)\b", r"\1=True", message)
-    message = re.sub(r"--set ([\w.]+=[^\s,;)]+)", r'settings=["\1"]', message)
+    message = re.sub(r"--set ([^\s,;:)]+)", r'settings=["\1"]', message)
     resume = r"(?:\S+ -m )?(?:\S*gpt train )?--resume "
     message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
     message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
