@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from gpt.control_groups import cpu_limit
+
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise KeyboardInterrupt for SIGINT, SystemExit for others.
@@ -44,6 +46,10 @@ def main() -> None:
     # makes sampling many times slower beside another program. `scripts/bench.py busy_core` measures
     # this. numpy reads the variable when it is loaded; torch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # By default, torch has a thread for each CPU of the machine, also in a container that may use
+    # only some of them.
+    if (limit := cpu_limit()) is not None and limit < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(limit))
     try:
         from gpt.cli.main import main as run
 

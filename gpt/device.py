@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from gpt.control_groups import cpu_limit
 from gpt.errors import DeviceError, GPTError, counted
 from gpt.seeds import derive_seed
 
@@ -98,17 +99,22 @@ def set_threads_here(count: int) -> None:
         new_thread.submit(torch.set_num_threads, default).result()
 
 
+def default_threads() -> int:
+    """Return torch's number of CPU threads, or fewer if a container may use fewer CPUs."""
+    threads = torch.get_num_threads()
+    return min(threads, cpu_limit() or threads)
+
+
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
     """Set the number of CPU threads, and use torch's `default_modes`, in a `with` block.
 
     Args:
-        threads: the number of CPU threads, or `auto` to keep the current number.
+        threads: the number of CPU threads, or `auto` for `default_threads`.
         deterministic: whether to compute only with deterministic kernels.
     """
     before = torch.get_num_threads()
-    if isinstance(threads, int):
-        set_threads_here(threads)
+    set_threads_here(threads if isinstance(threads, int) else default_threads())
     try:
         with default_modes(), _deterministic_runs() if deterministic else nullcontext():
             yield

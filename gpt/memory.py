@@ -6,18 +6,18 @@ runs out of memory would kill the process without a message, or swap for minutes
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
+from gpt.control_groups import control_groups
 from gpt.errors import OutOfMemory, TrainingError
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
 
-# Linux control groups, by controller (empty in version 2): the root folder, the files of the limit
-# and the usage, and the prefix of the keys in memory.stat.
-CONTROL_GROUPS = {
-    "": ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
-    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-}
+# Files of Linux control groups, in versions 2 and 1: the limit and the usage in bytes, and the
+# prefix of the keys in memory.stat.
+MEMORY_FILES = (
+    ("memory.max", "memory.current", ""),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
 
 
 def check_memory(
@@ -86,19 +86,12 @@ def _free_in_control_groups() -> Iterator[int]:
 
     Cached files count as free, because the system drops them when memory is needed.
     """
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in CONTROL_GROUPS:
-                continue
-            root, limit, usage, cached = CONTROL_GROUPS[controllers]
-            group = Path(f"{root}{path}")
-            for folder in (group, *group.parents):
-                with suppress(OSError, ValueError, KeyError):  # the limit may be the word `max`
-                    free = int((folder / limit).read_text()) - int((folder / usage).read_text())
-                    stat = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
-                    yield (
-                        free
-                        + int(stat[f"{cached}active_file"])
-                        + int(stat[f"{cached}inactive_file"])
-                    )
+    for folder in control_groups("memory"):
+        for limit, usage, cached in MEMORY_FILES:
+            with suppress(OSError, ValueError, KeyError):  # the limit may be the word `max`
+                free = int((folder / limit).read_text()) - int((folder / usage).read_text())
+                stat = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+                active, inactive = (
+                    int(stat[f"{cached}{kind}_file"]) for kind in ("active", "inactive")
+                )
+                yield free + active + inactive

@@ -226,7 +226,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     keepsake.write_text("years of work")
     arguments = ("train", "--config", config_file, "--run-dir")
     code, _, err = gpt(*arguments, "documents", "--overwrite")
-    assert (code, "leaves it alone" in err, keepsake.exists()) == (2, True, True)
+    assert (code, "left alone" in err, keepsake.exists()) == (2, True, True)
     (trained / "notes.md").write_text("and its notes")
     code, _, err = gpt(*arguments, trained)
     assert (code, "runs/small exists; resume it by --resume runs/small" in err) == (2, True)
@@ -403,7 +403,8 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     Path("text.txt").write_text("to be or not to be " * 100)
     for name in ("runs", "kept"):
         Path(name).mkdir()
-    Path("kept/config.yaml").write_text("seed: 1\n")
+    for name in ("config.yaml", "provenance.jsonl"):
+        Path("kept", name).touch()
     for name in ("runs", "kept"):
         Path(name).chmod(0o555)
     overwrite = ["--overwrite"] if "--run-dir" in arguments else []

@@ -185,7 +185,7 @@ def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
 
 @pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=["])
 def test_an_override_that_says_nothing_is_refused(assignment: str) -> None:
-    assert refusal("", assignment).startswith(f"--set {assignment}")
+    assert refusal("", assignment).startswith(f'settings=["{assignment}"]')
 
 
 def test_an_override_below_a_setting_is_refused_where_it_was_written() -> None:

@@ -180,6 +180,18 @@ def test_the_model_card_states_the_loss_that_transformers_computes(
     assert "--overwrite" in err
 
 
+def test_overwriting_an_export_leaves_other_folders_alone(
+    run: Path, gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Bug: `--out . --overwrite` replaced README.md and config.json of any folder."""
+    Path("README.md").write_text("mine")
+    code, _, err = gpt("export", run, "--to=huggingface", "--out=.", "--overwrite")
+    assert (code, "other files" in err, Path("README.md").read_text()) == (2, True, "mine")
+    Path("cloned/.git").mkdir(parents=True)
+    for _ in range(2):
+        assert gpt("export", run, "--to=huggingface", "--out=cloned", "--overwrite")[0] == 0
+
+
 def test_an_export_names_texts_and_runs_without_their_folders() -> None:
     """Bug: the model card and the settings showed the user's absolute paths to everybody.
 

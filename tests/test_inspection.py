@@ -372,5 +372,5 @@ def test_a_name_is_checked() -> None:
     os.mkfifo("pipe.png")
     Path("folder.png").mkdir()
     for name in ("a.pdf", "a", ".png", "nowhere/a.png", "link.png", "pipe.png", "folder.png"):
-        with pytest.raises(UsageError, match=f"--out {name}: "):
+        with pytest.raises(UsageError, match=f"out {name}: "):
             check_out(Path(name))

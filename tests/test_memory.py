@@ -16,6 +16,7 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config, ModelConfig
+from gpt.control_groups import cpu_limit
 from gpt.errors import OutOfMemory
 from gpt.memory import check_memory, free_bytes
 from gpt.model.ensemble import make_model
@@ -243,3 +244,31 @@ def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes:
         assert fits(chosen)
     assert chosen.train.batch_size * chosen.model.T >= 60_000
     assert (chosen.train.accumulation > 1) == (gigabytes < 24)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/a/b", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 2),
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        (
+            "1:cpu,cpuacct:/docker/x\n0::/",
+            {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"},
+            1,
+        ),
+        (
+            "1:cpu:/x",
+            {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+    ],
+)
+def test_a_containers_cpu_quota_limits_the_threads(
+    groups: str, files: dict[str, str], limit: int | None, tmp_path: Path
+) -> None:
+    """Bug: a container with 2 of 64 CPUs trained with 64 threads, many times slower."""
+    files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (files | {"proc/self/cgroup": groups}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert cpu_limit(tmp_path) == limit

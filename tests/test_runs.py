@@ -454,9 +454,12 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
     (RUN / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* --overwrite --run-dir r"):
+    (RUN / "provenance.jsonl").touch()
+    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* overwrite=True run_dir r"):
         find_run("r")
-    with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
+    with pytest.raises(
+        UsageError, match=r"r exists; replace it by overwrite=True, or choose another"
+    ):
         check_free(RUN, overwrite=False)
     with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
         check_free(RUN, overwrite=True)
@@ -518,3 +521,24 @@ def test_a_path_is_named_also_from_a_folder_that_was_removed(
     assert from_here(gone / "r") == Path("r")
     gone.rmdir()
     assert from_here(gone / "r") == gone / "r"
+
+
+def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt: Gpt, config_file: Path) -> None:
+    """Bug: `gpt runs --delete LINK --yes` emptied the run that the link named.
+
+    Bug: --overwrite took every folder with a config.yaml for a run.
+    """
+    for run in (Path("elsewhere/r"), Path("real/s")):
+        write(1, run=run)
+    Path("project").mkdir()
+    Path("project/config.yaml").write_text("mine: 1")
+    Path("real/link").symlink_to("../elsewhere/r")
+    Path("runs").symlink_to("real")
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    for name in ("link", "runs/link", "project"):
+        assert gpt("runs", "--delete", name, "--yes")[0] == 2
+    for name in ("runs/link", "project"):
+        assert gpt("train", "--config", config_file, "--overwrite", "--run-dir", name)[0] == 2
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+    assert gpt("runs", "--delete", "s", "--yes")[0] == 0, "runs/ itself may be a link"
+    assert not Path("real/s").exists()

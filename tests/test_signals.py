@@ -1,17 +1,21 @@
 """Signals: the command line saves and exits with 128 + the signal's number."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from gpt.cli.signals import StopSignals
-from gpt.errors import Interrupted
-from tests.conftest import HANGS_S
+import gpt
+from gpt.errors import Interrupted, UsageError
+from gpt.runs.read import read_summary
+from gpt.signals import StopSignals
+from tests.conftest import HANGS_S, small
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -27,7 +31,10 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number: signal.Signals) -> None:
-    with pytest.raises(Interrupted) as stopped, StopSignals() as signals:
+    with (
+        pytest.raises(Interrupted) as stopped,
+        StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals,
+    ):
         assert not signals.should_stop()
         os.kill(os.getpid(), number)
         assert signals.should_stop()
@@ -39,17 +46,18 @@ def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number: signal.Sign
 def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None:
     received = []
     signal.signal(number, lambda number, frame: received.append(number))
-    with StopSignals():
+    with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
         os.kill(os.getpid(), number)
         assert received == []
         os.kill(os.getpid(), number)
         assert received == [number]
 
 
-def test_of_ranks_a_signal_that_comes_again_is_ignored() -> None:
+def test_of_ranks_a_signal_that_comes_again_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun does
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    with StopSignals(ignore_second=True) as signals:
+    with StopSignals("SIGTERM") as signals:
         for _ in range(2):  # from the terminal, and from torchrun
             os.kill(os.getpid(), signal.SIGTERM)
         assert (received, signals.should_stop()) == ([], True)
@@ -58,10 +66,10 @@ def test_of_ranks_a_signal_that_comes_again_is_ignored() -> None:
 TWO_SIGNALS = """
 import os, signal, time
 import gpt.__main__
-from gpt.cli.signals import StopSignals
+from gpt.signals import StopSignals
 
 both = {signal.SIGINT, signal.SIGTERM}
-with StopSignals():
+with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
     signal.pthread_sigmask(signal.SIG_BLOCK, both)
     for number in both:
         os.kill(os.getpid(), number)
@@ -80,7 +88,7 @@ def test_two_signals_at_once_end_the_program(start: Callable[..., subprocess.Pop
 def test_what_the_parent_ignores_stays_ignored() -> None:
     """nohup starts a program with SIGHUP ignored."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with StopSignals() as signals:
+    with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         os.kill(os.getpid(), signal.SIGHUP)
         assert not signals.should_stop()
 
@@ -89,8 +97,48 @@ def test_no_handler_is_installed_off_the_main_thread() -> None:
     """signal.signal raises ValueError there: a run in a notebook's thread could not start."""
 
     def in_context() -> list[object]:
-        with StopSignals():
+        with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
             return [signal.getsignal(number) for number in SIGNALS]
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(in_context).result() == [signal.SIG_DFL] * 3
+
+
+@pytest.mark.parametrize("in_event_loop", [False, True])
+def test_the_stop_button_of_a_notebook_saves(text_file: Path, in_event_loop: bool) -> None:
+    """Bug: KeyboardInterrupt lost all steps; under asyncio.run it came only after the last one."""
+
+    def stop(event: dict[str, object]) -> None:
+        if (event["kind"], event["step"]) == ("step", 3):
+            signal.raise_signal(signal.SIGINT)
+
+    def train() -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            gpt.train(small(), text=text_file, run_dir="runs/stopped", on_event=stop)
+        finally:
+            assert signal.getsignal(signal.SIGINT) == handler
+
+    async def cell() -> None:
+        train()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt, match=r"step 3, saved.*gpt\.resume"):
+        asyncio.run(cell()) if in_event_loop else train()
+    assert read_summary(Path("runs/stopped"), "last").step == 3
+
+
+def test_errors_of_functions_name_their_arguments() -> None:
+    """Bug: `gpt.train(run_dir=...)` said `replace it by --overwrite, or choose another --run-dir`.
+
+    Commands to type in a shell stay as they are.
+    """
+    error = UsageError(
+        "resume it by --resume 'runs/a b', replace it by --overwrite, choose another --run-dir, or "
+        "set --set train.steps=9; gpt train --help-all and torchrun --max-restarts help"
+    )
+    assert str(error) == (
+        "resume it by gpt.resume('runs/a b'), replace it by overwrite=True, choose another "
+        'run_dir, or set settings=["train.steps=9"]; gpt train --help-all and torchrun '
+        "--max-restarts help"
+    )

@@ -159,7 +159,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         curve=run.curve.scaled(text.units.ids / text.units.characters),
         loss=loss,
         block=blocks.length,
-        blocks=blocks.whole_means(),
+        blocks=blocks.means(),
     )
     return scored, frozenset({text.sha256(), whole})
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.extras import choose_settings
 from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, Text, as_changes, never, read_text, since_now
+from gpt.api.resolve import Settings, Text, as_changes, read_text, since_now
 from gpt.errors import UsageError
+from gpt.signals import saving_on_interrupt
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -91,15 +92,16 @@ def sweep(
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
 
-    return run_sweep(
-        Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
-        trials,
-        choose=lambda one: choose_settings(one, since_now(), should_stop or never).config,
-        load=read_text,
-        overwrite=overwrite,
-        should_stop=should_stop or never,
-        on_event=on_event or (lambda event: None),
-    )
+    with saving_on_interrupt(should_stop) as stop:
+        return run_sweep(
+            Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
+            trials,
+            choose=lambda one: choose_settings(one, since_now(), stop).config,
+            load=read_text,
+            overwrite=overwrite,
+            should_stop=stop,
+            on_event=on_event or (lambda event: None),
+        )
 
 
 def resume_sweep(
@@ -128,10 +130,11 @@ def resume_sweep(
 
     if (found := find_sweep(str(folder))) is None:
         raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")
-    return run_sweep(
-        found,
-        None,
-        load=partial(read_text, folder=found.absolute()),
-        should_stop=should_stop or never,
-        on_event=on_event or (lambda event: None),
-    )
+    with saving_on_interrupt(should_stop) as stop:
+        return run_sweep(
+            found,
+            None,
+            load=partial(read_text, folder=found.absolute()),
+            should_stop=stop,
+            on_event=on_event or (lambda event: None),
+        )

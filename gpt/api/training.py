@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, Text, as_changes, never, read_text, resolve, since_now
+from gpt.api.resolve import Settings, Text, as_changes, read_text, resolve, since_now
 from gpt.distributed.launch import begin_training
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.lazy import optional_module
+from gpt.signals import saving_on_interrupt
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ def train(
 
     If torchrun starts the program in several processes, they train one model together, and each
     returns the Outcome. If torchrun restarts them, they resume the run that they began.
+
+    In the main thread, Ctrl-C or a notebook's stop button ends training after the current step,
+    saves it, and raises KeyboardInterrupt with a message that says how to resume. A second Ctrl-C
+    ends it at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP.
 
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:
@@ -90,9 +95,9 @@ def train(
         OutOfMemory: training would take more memory than is free.
         TrainingError: training cannot continue; the checkpoints are unchanged.
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
+        KeyboardInterrupt: Ctrl-C was pressed. If training had begun, the state is saved.
     """
-    should_stop, clock = should_stop or never, clock or since_now()
-    caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
+    clock = clock or since_now()
     new = NewRun(config, text, settings, minutes, init_from)
     resolved = new.resolve()
     if not isinstance(run_dir, str | Path | None):
@@ -103,7 +108,8 @@ def train(
 
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
-    with joined() as ranks:
+    with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
+        caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
         begun = ranks.broadcast(begin_training)
         if begun and ranks.broadcast(has_checkpoint, Path(begun)):
             return _resume(ranks, begun, None, None, None, (), caller)
@@ -160,9 +166,8 @@ def resume(
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: as `train` raises them.
     """
-    should_stop, clock = should_stop or never, clock or since_now()
-    caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
-    with joined() as ranks:
+    with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
+        caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock or since_now()}
         begun = ranks.broadcast(begin_training)
         return _resume(ranks, begun, run, text, minutes, settings, caller)
 

@@ -84,6 +84,7 @@ def main() -> NoReturn:
     """Run the command line. Every failure ends in one message and an exit code."""
     _set_up_streams()
     csv.field_size_limit(MAX_CELL)
+    logging.getLogger("matplotlib").addHandler(logging.NullHandler())  # its cache is no concern
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     arguments = sys.argv[1:]

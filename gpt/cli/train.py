@@ -22,9 +22,9 @@ from gpt.cli.options import (
     tensorboard_command,
     wrapped,
 )
-from gpt.cli.signals import StopSignals
-from gpt.distributed.launch import is_launched, is_main
+from gpt.distributed.launch import is_main
 from gpt.errors import UsageError, command
+from gpt.signals import StopSignals
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def train(
         work = partial(api.resume, resume or None, **asked, clock=clock)
     else:
         work = partial(api.train, **new, **folder, clock=clock)
-    with StopSignals(ignore_second=is_launched()) as signals:
+    with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
         from gpt.cli.sweep_output import print_sweep

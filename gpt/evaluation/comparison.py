@@ -40,8 +40,8 @@ class ComparedRun:
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
     parameters: int | None = None
-    block: int = 0  # characters of each block of the val split
-    blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each whole block
+    block: int = 0  # characters of each block of the val split; some blocks have one more
+    blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each block
 
 
 @dataclass(frozen=True)

@@ -55,25 +55,27 @@ class BlockSums:
     """Sums of the losses of a text of `n` ids (or characters), in blocks of consecutive ids.
 
     A block has about 3 sqrt(n) ids. Blocks must be longer than the distance at which losses are
-    correlated, but also short enough that the text has many blocks.
+    correlated, but also short enough that the text has many blocks. Their lengths differ by at most
+    one id, so that the mean over blocks is the mean over the text.
     """
 
     def __init__(self, n: int) -> None:
-        self.length = max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
-        self.sizes = np.full(-(-n // self.length), self.length)
-        self.sizes[-1] -= len(self.sizes) * self.length - n
-        self.sums = np.zeros(len(self.sizes))
+        wanted = max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
+        count = max(1, n // wanted)
+        self.edges = np.arange(count + 1) * n // count
+        self.sizes, self.length = np.diff(self.edges), n // count
+        self.sums = np.zeros(count)
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
         """Add the `losses` of the ids at `positions`, which are ascending indices in the text."""
-        blocks = positions // self.length
+        blocks = np.searchsorted(self.edges, positions, "right") - 1
         first = blocks[0]
         sums = np.bincount(blocks - first, losses)
         self.sums[first : first + len(sums)] += sums
 
-    def whole_means(self) -> list[float]:
-        """Return the mean loss of each block; skip the last block if it is shorter."""
-        means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
+    def means(self) -> list[float]:
+        """Return the mean loss of each block."""
+        means: list[float] = (self.sums / self.sizes).tolist()
         return means
 
     def interval(self, factor: float = 1.0) -> Interval | None:

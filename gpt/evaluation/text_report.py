@@ -131,8 +131,8 @@ def find_duplicates(text: Corpus) -> Duplicates:
     in_lines = sum(len(line) * count for line, count in lines.items())
     sizes = {line: len(line) * count / in_lines for line, count in lines.items()}
     long = [line for line in found if len(line) >= LONG_LINE_CHARACTERS]
-    shares = [sum(map(sizes.__getitem__, sorted(each))) for each in (found, long)]
-    return Duplicates(*shares, len(val), max(sorted(found), key=len, default=""))
+    share, long_share = (sum(map(sizes.__getitem__, sorted(each))) for each in (found, long))
+    return Duplicates(share, long_share, len(val), max(sorted(found), key=len, default=""))
 
 
 def _warnings(

@@ -5,6 +5,7 @@ from pathlib import Path
 from gpt.errors import UsageError
 from gpt.inspection.output import check_absent, check_out
 
+CODE = "modeling_gpt.py"  # file that only an export for transformers has
 ENDINGS = {"html": ".html", "huggingface": ""}  # file suffix; "" for a folder
 
 
@@ -24,3 +25,8 @@ def check_export(to: str, out: Path, *, overwrite: bool = False) -> None:
         raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
     elif not overwrite:
         check_absent(out)
+    elif out.is_dir() and not (out / CODE).is_file() and [*out.glob("[!.]*")]:
+        raise UsageError(
+            f"--out {out}: expected a new or empty folder, or one that gpt exported, got one with "
+            f"other files; choose another name"
+        )

@@ -22,6 +22,7 @@ from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
+from gpt.export.export_formats import CODE
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.files import write_synced
 from gpt.inspection.output import writing
@@ -30,7 +31,6 @@ from gpt.runs.format import CheckpointData
 from gpt.text.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
-CODE = "modeling_gpt.py"
 CLASS = "CharacterGPTForCausalLM"  # in modeling_gpt.py
 
 

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit
-from gpt.device import select_device
+from gpt.device import default_threads, select_device
 from gpt.distributed.launch import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.intervals import seed_mean
@@ -139,7 +137,7 @@ def specify(
             raise Interrupted("stopped before the first run began; nothing is written")
         config = trial.asked
         if config.threads == "auto":
-            config = config.model_copy(update={"threads": torch.get_num_threads()})
+            config = config.model_copy(update={"threads": default_threads()})
         if trial.is_open:
             config = _chosen(trial, config, choose, choices)
         corpus = load(config)

@@ -120,8 +120,26 @@ def find_to_delete(name: str) -> Path:
     """Return the folder of a run or sweep, damaged or not, by its path or name in `runs/`."""
     for folder in (Path(name), RUNS / name):
         if is_sweep(folder) or is_run(folder):
+            check_ours(folder)
             return folder
     raise _no_such_run(name, "a run")
+
+
+def is_ours(folder: Path) -> bool:
+    """Return whether gpt wrote a run into `folder`, which is not a link to it."""
+    is_written = (folder / "provenance.jsonl").is_file() or has_checkpoint(folder)
+    return is_written and not folder.is_symlink()
+
+
+def check_ours(folder: Path) -> None:
+    """Raise UsageError unless `folder` is a sweep, or a run for which `is_ours` returns True."""
+    if folder.is_symlink():
+        raise UsageError(f"{folder} is a link; expected a run: name {folder.resolve()} itself")
+    if not (is_sweep(folder) or is_ours(folder)):
+        raise UsageError(
+            f"{folder} is not the folder of a run: it has neither provenance.jsonl nor a "
+            f"checkpoint, so it is left alone; delete it yourself, or name another folder"
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt.config.schema import Config
 from gpt.errors import GPTError, UsageError
-from gpt.runs.find import SWEEP, find_run, is_run, is_sweep
+from gpt.runs.find import SWEEP, check_ours, find_run, is_ours, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
 from gpt.text.standard_input import STORED_INPUT
@@ -58,8 +58,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
             resume = f"resume it by --resume {shlex.quote(str(run))}, "
             advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
             raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
-        if not (run / "config.yaml").is_file():
-            raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+        check_ours(run)
         if is_running(run):
             raise in_use(run)
     check_can_be_made(run)
@@ -95,8 +94,9 @@ def delete_run(folder: Path) -> None:
 
 def delete_sweep(sweep: Path) -> None:
     """Delete all runs of a sweep; raise UsageError if another process is writing one of them."""
+    check_ours(sweep)
     with locked(sweep):
-        for run in filter(is_run, sorted(sweep.iterdir())):
+        for run in filter(is_ours, sorted(sweep.iterdir())):
             _delete(run)
         (sweep / STORED_INPUT).unlink(missing_ok=True)
         (sweep / SWEEP).unlink()

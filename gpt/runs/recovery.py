@@ -82,6 +82,6 @@ def check_resumable(old: Config, new: Config) -> None:
         log.info("changed: %s", ", ".join(changed))
     if refused:
         raise ConfigError(
-            f"--resume continues the same run, so it cannot change {', '.join(refused)}; leave "
+            f"a resume continues the same run, so it cannot change {', '.join(refused)}; leave "
             f"that out, or start a new run"
         )

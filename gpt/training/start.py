@@ -240,7 +240,6 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 
 def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
     config = state.schedule.stored(context.config)
-    write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
     store_standard_input(context.corpus.standard_input, context.folder)
     computed: dict[str, str | int] = {
         "device": str(state.update.device),
@@ -250,3 +249,4 @@ def _record_start(context: RunContext, state: RunState, source: dict[str, str | 
         **source,
     }
     note_start(context.folder, config, context.corpus.sha256, state.step, computed)
+    write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])

@@ -1,0 +1,85 @@
+"""Ctrl-C, SIGTERM and SIGHUP: training finishes its step and is saved before the call ends."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from gpt.distributed.launch import is_launched
+from gpt.errors import Interrupted
+
+STOPPING = b"stopping, and saving the steps trained so far; once more to stop at once\n"
+
+
+class StopSignals:
+    """Context in which the first of the signals `names` only makes `should_stop` return True.
+
+    A second signal has its usual effect, except in workers of torchrun: a Ctrl-C reaches them
+    twice, from the terminal and from torchrun. After a signal, an `Interrupted` error that leaves
+    the context gets the exit code 128 + the signal's number. The context has no effect outside the
+    main thread, where Python allows no signal handlers, and inside another such context.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.received: int | None = None  # number of the signal
+        self.ignore_second = is_launched()
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def should_stop(self) -> bool:
+        """Return whether a signal was received."""
+        return self.received is not None
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for name in self.names:
+                number = getattr(signal, name, None)  # Windows has no SIGHUP
+                handler = signal.getsignal(number) if number else None
+                is_ours = isinstance(getattr(handler, "__self__", None), StopSignals)
+                # nohup ignores SIGHUP; handlers that are not of Python cannot be restored
+                if number and handler not in (signal.SIG_IGN, None) and not is_ours:
+                    self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._restore()
+        if isinstance(error, Interrupted) and self.received is not None:
+            error.exit_code = 128 + self.received
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            if not self.ignore_second:
+                self._restore()
+                signal.raise_signal(number)
+            return
+        self.received = number
+        if not self.ignore_second:
+            # to the descriptor: the signal may have interrupted a buffered write of Python
+            with contextlib.suppress(OSError):  # the terminal may have been closed
+                os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + STOPPING)  # clears the bar
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+
+@contextlib.contextmanager
+def saving_on_interrupt(should_stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
+    """Yield a function for the argument `should_stop` of a training, which Ctrl-C stops, too.
+
+    After Ctrl-C or the stop button of a notebook, raise KeyboardInterrupt at the end of the block.
+    """
+    with StopSignals("SIGINT") as signals:
+        try:
+            yield lambda: signals.should_stop() or (should_stop is not None and should_stop())
+        except Interrupted as error:
+            if signals.received is None:
+                raise
+            stopped = str(error)
+        else:
+            stopped = "training was done already"
+    if signals.received is not None:
+        raise KeyboardInterrupt(stopped)
