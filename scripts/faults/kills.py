@@ -50,13 +50,8 @@ def _of_members(ensemble: int) -> str:
 def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
     """Train a run that is not killed, and return its bits."""
     remove(run)
-    _must_end(work.train(config, run), run)
+    work.train_to_the_end(config, run)
     return bits(run)
-
-
-def _must_end(code: int, run: Path) -> None:
-    if code:
-        raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
 
 
 def killed_at_operations(
@@ -89,7 +84,7 @@ def killed_at_operations(
 def _operations(work: Work, config: Config) -> int:
     """Count the file operations of a run: the last at which it can be killed."""
     run, log = work.folder / "counted", work.folder / "operations"
-    _must_end(work.train(config, run, partial(log_changes, log)), run)
+    work.train_to_the_end(config, run, partial(log_changes, log))
     remove(run)
     return log.stat().st_size
 
