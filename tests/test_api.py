@@ -62,49 +62,13 @@ def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
     assert loss == pytest.approx(val_loss, rel=1e-6)
 
 
-def test_an_analysis_tells_what_the_loss_would_be_without_each_head(run: Path) -> None:
-    model = gpt.load(run)
-    analysis = model.attention_analysis("a quick fox")
-    assert analysis.losses.mean().item() == pytest.approx(model.loss("a quick fox"), rel=1e-5)
-    assert analysis.losses_without.shape == (2, 3, 10)
-    assert analysis.weights.shape == (2, 3, 11, 11)
-    torch.testing.assert_close(analysis.weights, model.attention("a quick fox").weights)
-
-
-def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
-    model = gpt.load(run)
-    with pytest.raises(UsageError, match="outside the model's vocabulary: 9"):
-        model.logits("9")
-    with pytest.raises(
-        UsageError, match=r"expected a text of 1 to model\.T = 13 characters, got 14"
-    ):
-        model.logits("the quick brow")
-    with pytest.raises(UsageError, match="at least 2 characters, got 1"):
-        model.loss("t")
-    with pytest.raises(UsageError, match="nowhere"):
-        gpt.load("nowhere")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
-        ({"length": "x"}, "length: expected a valid integer, got 'x'"),
         ({"seed": True}, "seed: expected a whole number from 0 on, got True"),
-        ({"seed": 1.0}, "seed: expected a whole number from 0 on, got 1.0"),
-        ({"seed": "x"}, "seed: expected a whole number from 0 on, got 'x'"),
-        ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
-        ({"stops": [3]}, "stops: expected a str or a list of str, got [3]"),
-        ({"stops": ""}, "expected a stop string of at least one character, got ''"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
-        (
-            {"prompts": "9"},
-            "the text has characters outside the model's vocabulary: 9; leave them out",
-        ),
-        ({"rules": {"top_k": 0}}, "top_k: expected greater than 0, got 0"),
-        ({"rules": {"min_p": 7}}, "min_p: expected less than or equal to 1, got 7"),
-        ({"rules": {"temperature": "x"}}, "temperature: expected a valid number, got 'x'"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(
@@ -117,15 +81,6 @@ def test_an_argument_that_cannot_be_is_refused(
     with pytest.raises(UsageError) as refused:
         gpt.load(run).sample(**{"prompts": ""} | options)
     assert str(refused.value) == message
-
-
-def test_numpy_numbers_are_numbers(run: Path) -> None:
-    model = gpt.load(run)
-    rules = {"top_k": np.int32(5), "temperature": np.float32(0.5)}
-    plain = {name: value.item() for name, value in rules.items()}
-    text = "".join(model.generate("the ", length=9, seed=3, rules=plain))
-    given: Any = {"length": np.int64(9), "seed": np.uint8(3), "rules": rules}
-    assert "".join(model.generate("the ", **given)) == text
 
 
 def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
@@ -323,27 +278,6 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(
 # --- the folder of a run ---
 
 
-def test_an_overwrite_deletes_the_old_run_once_the_new_one_is_saved(text_file: Path) -> None:
-    """Bug: the old run was deleted before it was known that the new one can be trained."""
-    config = small()
-    old = weights(gpt.train(config, text=text_file, run_dir="r").run)
-    files = sorted(path.name for path in Path("r").iterdir())
-
-    def fail(event: dict[str, Any]) -> None:
-        raise ZeroDivisionError
-
-    other = small(seed=2, train__eval_every=3)
-    with pytest.raises(ZeroDivisionError):
-        gpt.train(other, text=text_file, run_dir="r", overwrite=True, on_event=fail)
-    assert weights("r") == old
-    assert gpt.load("r").config.seed == config.seed
-    assert sorted(path.name for path in Path("r").iterdir()) == files
-    gpt.train(other, text=text_file, run_dir="r", overwrite=True)
-    assert weights("r") != old
-    assert gpt.load("r").config.seed == 2
-    assert len([*Path("r").iterdir()]) == len(files)
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
     text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
@@ -395,12 +329,9 @@ def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": 3}, "text: expected the name of a text, or a list of names, got 3"),
         ({"text": b"abc"}, "text: expected the name of a text, or a list of names, got b'abc'"),
-        ({"text": ["a.txt", 3]}, "text: expected the name of a text"),
         ({"text": []}, "text: expected the name of a text"),
         ({"settings": 3}, "settings: expected a dict such as {'train.steps': 500}, or a list"),
-        ({"settings": {"data.vocabulary": ""}}, "expected at least 1 character, got ''"),
         ({"settings": "train.step=3"}, "train.step: unknown key"),  # not a list of letters
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
     ],

@@ -28,7 +28,7 @@ from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
-from tests.conftest import HANGS_S, PANGRAM, full_disk, metrics_of, rehash, small, wait_until
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -58,22 +58,14 @@ def trained(trained_once: Path, config_file: Path) -> Path:
 LIGHT = [  # command lines, and their exit codes
     (["--help"], 0),
     (["--version"], 0),
-    (["train", "--help"], 0),
-    (["sample", "--help"], 0),
-    (["train", "--config", "missing.yaml"], 2),
     (["train", "--help-all"], 0),
     (["train", "--set", "train.stpes=3"], 2),
     (["train", "--lr", "3"], 2),
     (["explain", "haed"], 2),
-    (["train", "--no-such-flag"], 2),
     (["train", "--resume", "nowhere"], 2),
     (["sample", "nowhere"], 2),
-    (["eval", "--help"], 0),
     (["eval", "nowhere"], 2),
     (["attend", "--help"], 0),
-    (["attend", "--out", "a.png"], 2),
-    (["attend", "--text", "a", "--out", "a.png", "--layer", "1"], 2),
-    (["attend", "--text", "a", "--out", "a.pdf"], 2),
     (["attend", "nowhere", "--text", "a", "--out", "a.png"], 2),
 ]
 LIGHT_PROGRAM = """
@@ -119,18 +111,10 @@ def test_help_fits_the_terminal_and_cuts_nothing(
     assert set(out.split()) == set(unwrapped.split())  # no word is broken
 
 
-def test_help_of_train_fits_a_screen_and_names_the_page_with_all_settings(
-    gpt: Gpt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: it had 261 lines."""
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = gpt("train", "--help")
-    assert len(out.splitlines()) <= 60
-    assert "--help-all" in out
-    assert "train.learning_rate  " not in out
-
-
 def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+    """Bug: --help had 261 lines."""
+    _, short, _ = gpt("train", "--help")
+    assert (len(short.splitlines()) <= 60, "--help-all" in short) == (True, True)
     _, out, _ = gpt("train", "--help-all")
     flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
     told = " ".join(out.split())
@@ -234,16 +218,6 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     assert (trained / "notes.md").read_text() == "and its notes"
 
 
-def test_overwrite_spares_the_old_run_when_the_new_one_cannot_start(
-    gpt: Gpt, trained: Path, config_file: Path
-) -> None:
-    before = sorted(trained.rglob("*"))
-    again = ("train", "--config", config_file, "--run-dir", trained, "--overwrite")
-    assert gpt(*again, "--device", "cuda:99")[0] == 2
-    assert gpt(*again, "--set", "data.source=gone.txt")[0] == 1
-    assert sorted(trained.rglob("*")) == before
-
-
 def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     code, _, err = gpt("train", "--resume", "small")
     assert (code, "is finished" in err) == (2, True)
@@ -284,32 +258,16 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
 
 BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --no-such-flag", 2, "No such option: --no-such-flag (see"),
-    (
-        "train --lr 1",
-        2,
-        "No such option: --lr (Possible options: --help); did you mean --set train.",
-    ),
-    ("train --epochs 1", 2, "No such option: --epochs; did you mean --set train.steps="),
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
-    ("generate", 2, "No such command 'generate'. (see"),
     ("smaple", 2, "No such command 'smaple'. Did you mean 'sample'? (see"),
-    ("train --set", 2, "Option '--set' requires an argument."),
     ("train --set train.lr=1", 2, "train.lr: unknown key; did you mean train.learning_rate?"),
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
-    ("sample --length x", 2, "Invalid value for '--length': expected a valid integer"),
-    ("attend a b --text c", 2, "Got unexpected extra argument(s) (b) (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-    ("train --set train.max_steps=9", 2, "train.max_steps has no effect: train.minutes is null"),
     (
         "train --minutes 1 --set train.max_steps=1",
         2,
         "train.warmup_steps has no effect: it is more than train.max_steps",
-    ),
-    (
-        "train --set train.optimizer=adamw --set train.muon_learning_rate=0.1",
-        2,
-        "train.muon_learning_rate has no effect: train.optimizer is adamw",
     ),
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
@@ -317,55 +275,30 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
         "data.val_fraction has no effect: data.val_source is all of val",
     ),
     ("train latin.txt", 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
-    ("train nowhere.txt", 1, "nowhere.txt: no such text"),
     ("train full", 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
     ("train --device cuda:77", 2, "device cuda:77: expected auto, cpu, cuda"),
-    ("train --run-dir latin.txt", 2, "--run-dir latin.txt: expected a folder's name, got a"),
     ("train --run-dir latin.txt/run", 1, "latin.txt: expected a folder that you may write to"),
     ("sample --prompt Éa!", 2, "outside the model's vocabulary: É !;"),
     ("sample nowhere", 2, "nowhere: expected the folder of a run with a checkpoint"),
     ("sample --temperature -1", 2, "--temperature"),
-    ("sample --temperature inf", 2, "temperature: expected a finite number, got inf"),
-    ("sample --top-k 0", 2, "--top-k"),
-    ("sample --top-p 1.1", 2, "--top-p"),
-    ("sample --prompt '\u00a0'", 2, r"vocabulary: \xa0; leave"),
-    ("sample --num-samples 0", 2, "--num-samples"),
     ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; the"),
-    ("sample --prompt-file no.txt", 2, "--prompt-file no.txt: cannot read it (No such file"),
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
-    ("sample --prompt-file ''", 2, "--prompt-file : cannot read it"),
     ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, got "),
     ("sample --interactive --json", 2, "leave out --prompt, --prompt-file, --num-"),
     ("attend --text a --layer 3", 2, "--layer: expected 1 to 2, got 3"),
-    ("attend --text a --head 4", 2, "--head: expected 1 to 3, got 4"),
-    ("attend --text a --head 0", 2, "--head"),
     ("attend --text a --head 1 --out a.png", 2, "a picture shows all heads; leave"),
     ("attend --text a --out a.jpg", 2, "a.jpg: expected a name that ends in .png or .html"),
-    ("attend --text a --out no/a.png", 2, "there is no folder no; make it first"),
-    ("attend --text a --out full", 2, "full: expected a name that ends in .png or .html"),
     ("attend --text a --out full.png", 2, "full.png: expected a new name or a plain file"),
-    ("attend --text '' --out a.png", 2, "expected at least one character, got none"),
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
-    ("attend --text Éa!", 2, "outside the model's vocabulary: É !; leave them"),
-    ("attend --text a --device warp", 2, "device warp: expected auto"),
     ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
-    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
     ("explain folow", 2, "counting, recipe, follow"),  # bug: follow was not in the list
-    ("explain head --run nowhere", 2, "nowhere: expected the folder of a run"),
-    ("explain head --seed -1", 2, "--seed"),
     ("explain head --seed 18446744073709551616", 2, "--seed"),
-    ("explain --run nowhere", 2, "--run: name a lesson too"),
     ("explain follow", 2, "this lesson shows a trained model; name its run with --run RUN"),
     ("explain follow a --write a.py", 2, "follow: this lesson builds no model; leave out"),
-    ("explain head --text fox", 2, "--text: name a trained run too, with --run"),
     ("data", 2, "expected a TEXT, or --clear alone"),
-    ("data --clear one.txt", 2, "expected a TEXT, or --clear alone"),
-    ("data --clear --set data.lowercase=true", 2, "expected a TEXT, or --clear alone"),
-    ("data nowhere.txt", 1, "nowhere.txt: no such text"),
     ("data one.txt --set data.loercase=true", 2, "did you mean data.lowercase?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
-    ("data one.txt --html no/page.html", 2, "--html no/page.html: there is no folder no"),
 ]
 
 
@@ -497,15 +430,6 @@ def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Pa
         assert all(value <= 0 for value in one["log_probabilities"])
 
 
-def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
-    seed = ("--seed", 3)
-    arguments = ("sample", "--prompt", "the ", "--num-samples", 3, *seed)
-    texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
-    lines = [f"the {text}\n" for text in texts]
-    assert gpt(*arguments)[1] == "---\n".join(lines)
-    assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
-
-
 def test_typed_escapes_are_newlines_tabs_and_backslashes(
     gpt: Gpt, config_file: Path, text_file: Path
 ) -> None:
@@ -539,14 +463,6 @@ def test_sample_continues_a_file_or_from_standard_input(
         assert gpt(*sample, "--prompt-file", "-") == expected
 
 
-def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
-    flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--top-k", 2)]
-    arguments = ("sample", "--length", 60, "--temperature", 1, "--seed", 3)
-    plain, *ruled = (gpt(*arguments, *flag) for flag in flags)
-    for code, out, _ in ruled:
-        assert (code, len(out), out != plain[1]) == (0, 61, True)
-
-
 def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
     """As `gpt sample --prompt` would continue each line; the end of the input leaves."""
     command = [sys.executable, "-m", "gpt", "sample", "--seed", "3", "--interactive"]
@@ -577,21 +493,6 @@ def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) 
     command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-
-
-def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:
-    code, _, err = gpt("sample")
-    assert (code, err) == (
-        2,
-        "gpt: no run under runs/ has a checkpoint; start one with: gpt train\n",
-    )
-
-
-def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
-    (trained / "checkpoints/step-11/model.safetensors").write_bytes(b"not weights")
-    code, _, err = gpt("sample")
-    assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("gpt: runs/small/checkpoints/step-11: damaged or not a checkpoint")
 
 
 def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) -> None:
@@ -646,13 +547,6 @@ def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) 
     assert gpt("sample", "small")[0] == 0
 
 
-def test_an_empty_folder_will_do(gpt: Gpt, config_file: Path) -> None:
-    Path("real").mkdir()
-    Path("link").symlink_to("real")
-    assert gpt("train", "--config", config_file, "--run-dir", "link")[0] == 0
-    assert Path("real/checkpoints/index.json").exists()
-
-
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
     command = f"{sys.executable} -m gpt sample --length 9 {closed}"
@@ -665,22 +559,6 @@ def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: P
     longer = ("train", "--resume", "small", "--set", "train.steps=13")
     assert gpt(*longer)[0] == 1
     assert gpt(*longer, "elsewhere.txt")[0] == 0
-
-
-def test_a_moved_val_text_is_known_by_its_hash(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
-    val = Path("val.txt")
-    val.write_bytes(text_file.read_bytes()[:300])
-    assert gpt("train", "--config", config_file, "--set", "data.val_source=val.txt")[0] == 0
-    val.rename("moved.txt")
-    longer = ("train", "--resume", "small", "--set", "train.steps=13")
-    moved = (*longer, "--set", "data.val_source=moved.txt")
-    assert gpt(*longer)[0] == 1
-    Path("other.txt").write_bytes(text_file.read_bytes()[:200])
-    code, _, err = gpt(*longer, "--set", "data.val_source=other.txt")
-    assert code == 2 and "is not the text that" in err
-    assert gpt(*moved)[0] == 0
 
 
 def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
@@ -886,15 +764,6 @@ def test_a_prompt_without_an_end_is_refused(gpt: Gpt, trained: Path) -> None:
         assert (code, "it has more than " in err) == (2, True)
 
 
-def test_a_prompt_from_a_pipe_is_read(gpt: Gpt, trained: Path) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"the quick")
-    os.close(writing)
-    code, out, _ = gpt("sample", trained, "--prompt-file", f"/dev/fd/{reading}", "--length", "3")
-    os.close(reading)
-    assert (code, out[:9]) == (0, "the quick")
-
-
 # --- messages about files and disks ---
 
 
@@ -918,23 +787,10 @@ def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> 
         assert lines in (None, err.count("\n")), err
 
 
-def test_a_file_that_cannot_be_written_is_named(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
-    """Bug: `File too large: while reading or writing`, without a file or advice."""
-    load_corpus(open_source(str(text_file)))  # its ids are in the cache
-    with full_disk(99):
-        code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
-    assert (code, err.splitlines()[-1]) == (
-        1,
-        "gpt: b/config.yaml: File too large",
-    )
-
-
 def test_standard_output_that_is_full_is_named(
     gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bug: `No space left on device: while reading or writing`."""
+    """Bug: `No space left on device: while reading or writing`, or `File too large: ...`."""
     for arguments in (["runs"], ["--version"], ["sample", trained, "--length", "5"]):
         full = Path("/dev/full").open("w")  # noqa: SIM115 (to close it fails, too)
         monkeypatch.setattr(sys, "stdout", full)

@@ -74,67 +74,39 @@ def test_words_stay_words(name: str) -> None:
     ("content", "message"),
     [
         ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
-        ("modle: {T: 3}", "modle: unknown key; did you mean model?"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
-        ("sample: {zzzz: 3}", "sample.zzzz: unknown key; "),
-        ("data: {newlines: crlf}", "data.newlines: expected 'lf' or 'keep', got 'crlf'"),
         ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
-        ("train: {steps: 10.5}", "train.steps: expected a valid integer, got 10.5"),
-        ("train: {learning_rate: fast}", "train.learning_rate: expected a valid number"),
         ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
-        ("model: {qkv_bias: no}", "model.qkv_bias: expected a valid boolean, got 'no'"),
-        ("model: {dropout: 1}", "model.dropout: expected less than 1, got 1"),
         (
             "{model: {T: 12}, train: {first_window: 5}}",
             "train.first_window: expected a divisor of model.T (12), so that every "
             "step has the same number of characters, got 5",
         ),
-        ("model: {positions: sine}", "model.positions: expected 'learned' or 'rotary', got 'sine'"),
         ("model: 3", "model: expected keys below `model:`, got 3"),
-        ("model: {n_layer: 1001}", "model.n_layer: expected less than or equal to 1000"),
-        ("device: tpu", "device: expected auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
-        ("- 1", "expected keys such as `model:`"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
-        ("model: {head_size: 5}", "model.head_size: expected an even number"),
         (
             "model: {head_size: 2, key_offset: true}",
             "model.head_size: expected an even number, with model.key_offset of at least 4",
         ),
-        ("seed: !!bool foo", "not valid YAML"),
         (
             'seed: !!int "010"',
             "line 1, column 7: not valid YAML: expected no aliases (*name), tags",
         ),
-        ('train: {learning_rate: !!float "1:30"}', "expected no aliases (*name), tags (!!int)"),
-        ("train: {eval_every: true}", "train.eval_every: expected a number of steps, or a part of"),
         ("train: {checkpoint_every: 0}", "train.checkpoint_every: expected a number of steps, or"),
-        ("train: {plans: [[5, 0]]}", "train.plans.0.1: expected greater than 0, got 0"),
-        ("train: {learning_rate: 1e4}", "train.learning_rate: expected less than or equal to 1000"),
-        ("train: {lr: 1}", "train.lr: unknown key; did you mean train.learning_rate?"),
         ("block_size: 8", "block_size: unknown key; did you mean model.T?"),
         ("model: {n_embd: 8}", "model.n_embd: unknown key; did you mean model.C?"),
-        ("max_iters: 8", "max_iters: unknown key; did you mean train.steps?"),
-        ("batch_size: 8", "batch_size: unknown key; did you mean train.batch_size?"),
-        ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
-        ("train: {plans: [[0, 9]]}", "train.plans: expected train.steps (2000) in the last plan"),
         (
             "train: {plans: [[0, 9], [7, 9], [7, 2000]]}",
             "train.plans: expected pairs of a step and a larger",
         ),
-        ("train: {plans: 3}", "train.plans: expected a valid tuple, got 3"),
-        ("train: {eval_every: 101 %}", "train.eval_every: expected a number of steps, or a part"),
-        ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
         (
             "model:\n  T: 3\n  T: 4",
             "line 3, column 3: not valid YAML: expected different words as keys, got 'T'",
         ),
-        ("model:\n  T: [3", "x.yaml, line 3, column 1: not valid YAML"),
         ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
-        ("? [a]\n: 3", "expected different words as keys"),
         ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), tags (!!int)"),
-        ("\x07", "not valid YAML"),
     ],
 )
 def test_a_mistake_is_told_with_its_key(content: str, message: str) -> None:
@@ -183,11 +155,6 @@ def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
     assert refusal("", "model=5", "model.T=16") == advice
 
 
-@pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=["])
-def test_an_override_that_says_nothing_is_refused(assignment: str) -> None:
-    assert refusal("", assignment).startswith(f"--set {assignment}")
-
-
 def test_an_override_below_a_setting_is_refused_where_it_was_written() -> None:
     """It was blamed on the file."""
     told = refusal("seed: 3", "train.steps.x=3")
@@ -209,23 +176,6 @@ def test_a_config_is_changed_by_overrides_and_keeps_what_follows_from_them() -> 
     config = load_config(base, ["train.steps=50", "data.source=b.txt"])
     assert (config.train.steps, config.train.warmup_steps) == (50, 5)
     assert (config.model.C, config.model.head_size, config.data.source) == (64, 16, "b.txt")
-
-
-def test_a_file_that_cannot_be_read_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot read the config"):
-        load_config(Path("missing.yaml"))
-    Path("folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot read the config"):
-        load_config(Path("folder"))
-    Path("latin.yaml").write_bytes(b"data: {source: caf\xe9}")
-    with pytest.raises(ConfigError, match=r"latin\.yaml: expected UTF-8"):
-        load_config(Path("latin.yaml"))
-
-
-def test_empty_files_and_sections_mean_the_defaults() -> None:
-    assert load("") == load("# nothing\n") == load("train:\nmodel:\n") == Config()
-    assert load("model: {C: 64, head_size: null}").model.head_size == 16
-    assert load("train: {patience: 3}", "train.patience=null").train.patience is None
 
 
 @given(
@@ -250,24 +200,14 @@ def test_the_resolved_config_reads_back_as_itself(
     assert yaml.safe_load(written)["data"]["source"] == source
 
 
-@pytest.mark.parametrize("source", ["1e5", "010", "true", "null", "~", "3", "- a", "a: b", "# c"])
-def test_a_text_named_like_a_number_reads_back_as_itself(source: str) -> None:
-    config = Config.model_validate({"data": {"source": source}})
-    assert load(to_yaml(config)) == config
-
-
 @pytest.mark.parametrize(
     ("written", "changes", "expected"),
     [
         ("", [], (4e-3, 0.02)),
         ("", ["train.learning_rate=1e-3"], (1e-3, 5e-3)),
-        ("train: {learning_rate: 2e-3}", [], (2e-3, 0.01)),
         ("train: {learning_rate: 2e-3}", ["train.learning_rate=4e-3"], (4e-3, 0.02)),
-        (RATES, [], (8e-3, 0.03)),
         (RATES, ["train.learning_rate=2e-3"], (2e-3, 7.5e-3)),
-        (RATES, ["train.learning_rate=2e-3", "train.muon_learning_rate=1"], (2e-3, 1)),
         (RATES, ["train.muon_learning_rate=0.06"], (8e-3, 0.06)),
-        (RATES, ["train.muon_learning_rate=null"], (8e-3, 0.04)),
     ],
 )
 def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(
@@ -285,13 +225,6 @@ def test_a_resolved_config_keeps_its_digits() -> None:
     assert again.train == config.train
 
 
-def test_plans_read_back_as_themselves() -> None:
-    config = load("train: {steps: 850, minutes: 10, plans: [[0, 900], [400, 850]]}")
-    assert config.train.warmup_steps == 90  # of the steps planned at first
-    assert "  plans: [[0, 900], [400, 850]]" in to_yaml(config)
-    assert load(to_yaml(config)) == config
-
-
 def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
     """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
@@ -307,23 +240,10 @@ def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group() ->
     assert SETTINGS["train.optimizer"].description.startswith("muon | adamw: ")
 
 
-def test_the_resolved_config_is_grouped_by_concern() -> None:
-    lines = to_yaml(Config()).splitlines()
-    train = lines[lines.index("train:") :]
-    for heading, key in [("optimizer", "optimizer"), ("early stopping", "stop_at_val_loss")]:
-        assert train[train.index(f"  # {heading}") + 1].startswith(f"  {key}: ")
-
-
 def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
     """Help showed None and True, which YAML reads as words."""
     for key, setting in SETTINGS.items():
         assert load("", f"{key}={setting.default}") == Config(), key
-
-
-@pytest.mark.parametrize("value", ["0", "x", "3.5", "true", "99999"])
-def test_a_wrong_number_of_threads_is_told(value: str) -> None:
-    with pytest.raises(ConfigError, match="threads: expected auto or a number from 1 to 1024"):
-        load_config(None, [f"threads={value}"])
 
 
 # --- --set: a value arrives as it is typed, or is refused ---
@@ -412,21 +332,13 @@ def test_a_separator_is_taken_as_typed(typed: str, separator: str) -> None:
     ("typed", "globs"),
     [
         ("*.md", ("*.md",)),
-        ("!*.c", ("!*.c",)),
         ("[ab]*.py", ("[ab]*.py",)),
-        (r"new\table*", (r"new\table*",)),
         ('["*.py", "!test_*.py"]', ("*.py", "!test_*.py")),
-        ("[a.py]", ("a.py",)),
     ],
 )
 def test_globs_are_taken_as_typed(typed: str, globs: tuple[str, ...]) -> None:
     """Bug: `data.include=*.md` was a YAML error."""
     assert load("", f"data.include={typed}").data.include == globs
-
-
-@pytest.mark.parametrize("typed", ["[*.py]", "[!*.c]"])
-def test_a_list_that_is_not_yaml_is_refused(typed: str) -> None:
-    assert "not valid YAML" in refusal("", f"data.include={typed}")
 
 
 def test_a_column_is_named_by_any_text() -> None:

@@ -125,13 +125,6 @@ def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> No
     assert outcome.step > 0
 
 
-@pytest.mark.parametrize("minutes", [0.4, 2.0])
-def test_the_steps_are_in_proportion_to_the_time(minutes: float, corpus: Corpus) -> None:
-    machine = Machine(even)
-    steps = run_on(machine, timed(minutes), corpus, "r").step
-    assert 0.6 * 60 * minutes < 0.8 * steps < machine.now <= 60 * minutes
-
-
 def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
     """The last sixth of the steps, with longer windows, would come as a surprise."""
     seen: list[int] = []
@@ -188,13 +181,6 @@ def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> Non
     assert machine.now < 60 * least
 
 
-def test_evaluations_are_spread_over_the_run(corpus: Corpus) -> None:
-    outcome = run_on(Machine(uneven), timed(train__eval_every="25 %"), corpus, "r")
-    steps = [record["step"] for record in metrics_of(Path("r")) if "val_loss" in record]
-    assert len(steps) == 5
-    assert (steps[0], steps[-1]) == (0, outcome.step)
-
-
 # --- the clock is over all resumes, and plans are kept ---
 
 
@@ -221,15 +207,6 @@ def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
     run_on(second, read_summary(Path("r"), "last").config, corpus, "r", mode="resume")
     trained = first.now - BEFORE_TRAINING_S + second.now
     assert 0.9 * 60 < trained <= 60
-
-
-def test_a_resume_can_give_a_run_more_time(corpus: Corpus) -> None:
-    machine = Machine(even)
-    with pytest.raises(Interrupted):
-        run_on(Machine(even), timed(), corpus, "r", **stop_at(30))
-    config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=2"])
-    outcome = run_on(machine, config, corpus, "r", mode="resume")
-    assert 0.8 * (outcome.step - 30) > 75
 
 
 def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: Corpus) -> None:
@@ -338,16 +315,6 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed
     assert same_weights(Path("again"), Path("r"))
 
 
-def test_a_repeated_run_that_is_killed_makes_no_plans(corpus: Corpus) -> None:
-    run_on(Machine(twice_as_fast_from_the_middle), timed(), corpus, "r")
-    config = load_config("r/config.yaml", ["train.checkpoint_every=7"])
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, Path("again"), on_event=kill_at(27))
-    train(config, corpus, Path("again"), mode="resume")
-    assert metrics_of(Path("again")) == metrics_of(Path("r"))
-    assert same_weights(Path("again"), Path("r"))
-
-
 @pytest.mark.precision
 def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
     """Its members are a step ahead of what is read when a plan is made."""
@@ -406,21 +373,6 @@ def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) 
     steepest = [1 / max(1, end - max(at, schedule.warmup_steps)) for at, end in schedule.plans]
     falls = [before - after for before, after in pairwise(rates)]
     assert max(falls, default=0) <= 1.01 * max(steepest) * (1 - 0.1) + 1e-9
-
-
-@given(planned())
-def test_windows_become_long_once(schedule: Schedule) -> None:
-    lengths = [schedule.shape(step)[1] for step in range(schedule.steps)]
-    assert lengths == sorted(lengths)
-    assert lengths[-1] == 12
-
-
-@given(planned(), st.sampled_from(["7.5 %", "10 %", "30 %", "100 %"]))
-def test_parts_of_a_run_are_as_many_whatever_the_plans(schedule: Schedule, every: str) -> None:
-    due = [step for step in range(schedule.steps + 1) if schedule.is_due(step, every)]
-    part = float(every.removesuffix(" %")) / 100
-    assert len(due) <= -(-1 // part) + 1
-    assert {0, schedule.steps} <= set(due)
 
 
 @given(planned(), st.data())

@@ -101,10 +101,6 @@ def test_what_makes_the_cpu_wait_is_counted(pretend: torch.device) -> None:
             assert syncs() == i + 1
 
 
-def test_auto_is_the_accelerator_that_is_there(pretend: torch.device) -> None:
-    assert select_device("auto").type == pretend.type
-
-
 def test_the_chosen_gpu_is_the_one_that_torch_allocates_on() -> None:
     """Bug: with `device: cuda:1`, pinned memory and streams were allocated on GPU 0."""
     with two_gpus() as cuda:
@@ -436,10 +432,6 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back
 
 
 # --- evaluation and sampling ---
-
-
-def test_an_evaluation_gives_the_cpus_digits(corpus: Corpus, pretend: torch.device) -> None:
-    assert evaluate(model_on(pretend), corpus.val) == evaluate(model_on(CPU), corpus.val)
 
 
 def test_an_analysis_of_attention_gives_the_cpus_numbers(pretend: torch.device) -> None:

@@ -78,8 +78,9 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 
 
 def test_the_files_are_those_of_other_programs() -> None:
-    """safetensors and JSON: nothing in a checkpoint needs this program to be read."""
+    """safetensors and JSON. Bug: scp -r and zip made folders of the links `best` and `last`."""
     write(7, best=7)
+    assert not any(path.is_symlink() for path in RUN.rglob("*"))
     assert {path.name for path in place(7).iterdir()} == {*FILES, "manifest.json"}
     weights = load_file(place(7) / "model.safetensors")
     assert (weights["head.weight"] == data_of(7).weights["head.weight"]).all()
@@ -124,49 +125,16 @@ def test_a_copied_checkpoint_is_read_without_its_run() -> None:
         read_checkpoint(run, 5)
 
 
-def test_a_run_is_copied_by_any_program() -> None:
-    """scp -r and zip made folders of the links `best` and `last`."""
-    write(3, 7, best=3)
-    shutil.make_archive("copy", "zip", root_dir=RUN)
-    shutil.unpack_archive("copy.zip", "copy")
-    assert read_checkpoint(Path("copy"), "best").step == 3
-    assert recover(Path("copy"))[0].step == 7
-
-
 # --- what is not ---
-
-
-@pytest.mark.parametrize("victim", [*FILES, "manifest.json"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
-def test_a_damaged_file_is_refused_and_named(victim: str, damage: str) -> None:
-    write(7)
-    path = place(7) / victim
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "gone":
-        head = bytes(b ^ 0xFF for b in content[:40])
-        path.write_bytes(
-            {"cut": content[: len(content) // 8], "flip": head + content[40:], "empty": b""}[damage]
-        )
-    with pytest.raises(CheckpointError, match=rf"r/checkpoints/step-7: damaged .*{victim}"):
-        read_to_resume(RUN, 7)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ('{"step": NaN, "val_loss": 1, "best_step": 7, "numbers": {}}', "Out of range float"),
-        ('{"step": 7, "val_loss": 1e999, "best_step": 7, "numbers": {}}', "Out of range float"),
-        (
-            '{"step": 7, "val_loss": 1, "best_step": 7, "numbers": {"x": [-Infinity]}}',
-            "Out of range float",
-        ),
         ('{"step": 7, "val_loss": 1, "best_step": -1, "numbers": {}}', "best_step"),
-        ('{"step": 7, "val_loss": "1", "best_step": 7, "numbers": {}}', "val_loss"),
-        ('{"step": 7, "val_loss": 1, "best_step": 7}', "numbers"),
         ('{"step": 9, "val_loss": 1, "best_step": 7, "numbers": {}}', "expected step 7, got 9"),
         ("[" * 10**5, "training.json"),
-        ("9" * 10**5, "training.json"),
         ("\xff", "training.json"),
     ],
 )
@@ -229,6 +197,7 @@ def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str |
 
 
 def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
+    """Bug: the message showed the address of a page about another library."""
     train(small(train__stop_at_val_loss=99.0), corpus, RUN)
     training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
     good, tensors = training.read_text(), load_file(optimizer)
@@ -241,8 +210,10 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
     ):
         training.write_text(json.dumps(json.loads(good) | {"numbers": numbers | wrong}))
         rehash(place(4))
-        with pytest.raises((CheckpointError, UsageError), match=r"not of this model|not the text"):
+        refused = r"not of this model|not the text"
+        with pytest.raises((CheckpointError, UsageError), match=refused) as error:
             train(small(), corpus, RUN, mode="resume")
+        assert "http" not in str(error.value)
     training.write_text(good)
     name = next(iter(tensors))
     for other in (
@@ -313,33 +284,12 @@ def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) 
     third = next(run for run in list_runs() if run.name == "third")
     assert third.state == "stopped"
     lines = gpt("runs")[1].splitlines()
-    assert lines[0].split() == [
-        "RUN",
-        "TEXT",
-        "STEPS",
-        "VAL",
-        "LOSS",
-        "BITS/BYTE",
-        "PARAMETERS",
-        "SIZE",
-        "AGE",
-        "STATE",
-    ]
+    header = "RUN TEXT STEPS VAL LOSS BITS/BYTE PARAMETERS SIZE AGE STATE"
+    assert lines[0].split() == header.split()
     assert [line.split()[0] for line in lines[1:]] == ["third", "pangram-2", "pangram"]
     bits = f"{outcome.val_loss / math.log(2):.3f}"
     assert lines[3].split()[1:5] == ["pangram.txt", "3/3", f"{outcome.val_loss:.4f}", bits]
     assert max(map(len, lines)) <= 86  # a terminal with fewer columns shows fewer
-
-
-def test_a_run_that_cannot_be_read_is_listed_all_the_same(gpt: Gpt) -> None:
-    write(3, run=Path("runs/broken"))
-    Path("runs/broken/checkpoints/step-3/config.json").write_text("{}")
-    Path("runs/new").mkdir()
-    Path("runs/new/config.yaml").touch()
-    Path("runs/no run").mkdir()
-    states = {run.name: run.state for run in list_runs()}
-    assert states == {"broken": "damaged", "new": "empty"}
-    assert gpt("runs")[0] == 0
 
 
 def test_a_file_that_goes_while_runs_are_listed_does_not_count(
@@ -357,10 +307,6 @@ def test_a_file_that_goes_while_runs_are_listed_does_not_count(
 
     monkeypatch.setattr(Path, "lstat", gone_by_now)
     assert [(run.name, run.step) for run in list_runs()] == [("training", 3)]
-
-
-def test_without_runs_the_list_says_how_to_get_one(gpt: Gpt) -> None:
-    assert gpt("runs") == (0, "no runs under runs/; start one with: gpt train\n", "")
 
 
 def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt: Gpt) -> None:
@@ -386,14 +332,6 @@ def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
     assert (code, "step-5: no such checkpoint; kept steps: 0, 3" in err) == (1, True)
     code, _, err = gpt("sample", "third", "--checkpoint", "newest")
     assert (code, "--checkpoint newest: expected best, last or a step" in err) == (2, True)
-
-
-def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
-    write(7)
-    shutil.copytree(place(7), "mine")
-    assert gpt("sample", "mine", "--length", 3)[0] == 0
-    assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0
-    assert gpt("explain", "averaging", "--run", "mine")[0] == 0
 
 
 # --- what cannot be read is not damaged; what was never saved is not to be resumed ---
@@ -430,13 +368,6 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: in
     assert recover(RUN)[0].step == 2
 
 
-def test_an_index_that_cannot_be_read_is_not_called_damaged() -> None:
-    write(1)
-    with failing_disk("index.json", errno.EIO), pytest.raises(Unreadable, match=r"index\.json"):
-        read_checkpoint(RUN)
-    assert read_checkpoint(RUN).step == 1
-
-
 def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
     """A link to a disk that is not mounted: a run's folder was looked for without end."""
     Path("runs").symlink_to("nowhere/at/all")
@@ -449,7 +380,10 @@ def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
 
 
 def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -> None:
-    """The advice was --resume, which failed: the half-written folder was taken for a checkpoint."""
+    """The advice was --resume, which failed: the half-written folder was taken for a checkpoint.
+
+    Bug: while the run was being written, the advice was --overwrite.
+    """
     half = RUN / "checkpoints/.step-0.tmp"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
@@ -458,8 +392,11 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
         find_run("r")
     with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
         check_free(RUN, overwrite=False)
-    with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
+    being_written = "r is being written by another process"
+    with locked(RUN), pytest.raises(UsageError, match=being_written):
         check_free(RUN, overwrite=True)
+    with locked(RUN), pytest.raises(UsageError, match=being_written):
+        find_run("r")
     check_free(RUN, overwrite=True)
     assert [run.state for run in list_runs()] == []
     RUN.rename("moved")
@@ -487,14 +424,6 @@ def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() ->
     assert find_run("r") == RUN
     assert summary_to_resume(RUN).config == small()
     assert recover(RUN)[0].step == 2
-
-
-def test_a_run_that_is_being_written_is_not_to_be_overwritten() -> None:
-    """Before its first checkpoint, the advice was --overwrite."""
-    RUN.mkdir()
-    (RUN / "config.yaml").write_text("seed: 1\n")
-    with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
-        find_run("r")
 
 
 def test_one_run_that_cannot_be_read_hides_no_other() -> None:

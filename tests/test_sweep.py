@@ -15,9 +15,9 @@ from faults.sweeps import killed_sweeps
 from faults.work import Work, bits
 
 import gpt as package
-from gpt.config.combinations import MAX_RUNS, combinations
+from gpt.config.combinations import combinations
 from gpt.config.load import load_config
-from gpt.config.schema import SETTINGS, Config, explicit
+from gpt.config.schema import Config, explicit
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
 from gpt.recipe.sweep import Load, run_sweep, specify
@@ -91,20 +91,12 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
     [
         ("train.eval_every=10 %, 20 %,7", ["10 %", "20 %", "7"]),
         ("train.first_window=null,32", ["null", "32"]),
-        ("threads=auto,2", ["auto", "2"]),
-        ("data.encoding=utf-8,cp1252", ["utf-8", "cp1252"]),
         ("train.learning_rate=[1e-3, 0.002]", ["0.001", "0.002"]),
         ("data.normalize=[NFC, none]", ['"NFC"', '"none"']),
-        ("train.steps=[5]", ["5"]),
         ("data.include=src/*.md,b.txt", None),
-        ('data.include=["*.md", "*.txt"]', None),
         ("data.source=a,b.txt", None),
-        ("data.source=[a.txt, b.txt]", None),
         ('data.separator=", "', None),
         ("train.init_from=runs/x-sweep/lr-1e-3,seed-1", None),
-        ("train.plans=[[0, 900], [400, 850]]", None),
-        ("train.steps=5", None),
-        ("data.column=null", None),
     ],
 )
 def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[str] | None) -> None:
@@ -112,20 +104,6 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[st
     (key, _, _) = change.partition("=")
     found = [each.get(key) for each in combinations([change]).values()]
     assert found == (values or [None])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("train.steps=5,,7", "expected a value before and after each comma"),
-        ("train.learning_rate=1e-3,2e-3,0.001", "expected different values, got 0.001 twice"),
-        (f"seed={','.join(map(str, range(MAX_RUNS + 1)))}", "expected at most 1,000 runs"),
-        ("train.learning_rate=[]", "expected a value before and after each comma, got none"),
-    ],
-)
-def test_a_list_that_is_none_is_refused(change: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        combinations([change])
 
 
 def test_names_are_of_a_folder_and_no_two_are_alike() -> None:
@@ -453,17 +431,11 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "train.learning_rate=1e-3,fast"], "expected a valid number, got 'fast'"),
-        (["--set", "train.steps=5,-5"], "train.steps: expected greater than 0, got -5"),
         (["--set", "train.stpes=5,6"], "did you mean train.steps?"),
-        (["--set", "model.T=13,999999"], "got 999999"),
         (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
-        (["--seeds", "0"], "--seeds"),
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
-        (["--set", "train.minutes=1,2", "--minutes", "3"], "minutes-2 with the same settings"),
         (["--set", "model.value_size=10,null"], "null stands for a default"),
         (["--seeds", "2", "--set", "train.init_from=none"], "none: expected the folder"),
-        (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: expected"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )
@@ -508,9 +480,3 @@ def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> N
         code, _, err = gpt(*command, "--overwrite")
         assert (code, message in err) == (2, True)
     assert not Path("runs/small/sweep.json").exists()
-
-
-def test_no_two_keys_end_alike() -> None:
-    """Runs are named by the last part of a key."""
-    names = [key.rpartition(".")[2] for key in SETTINGS]
-    assert len(set(names)) == len(names)

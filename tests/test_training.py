@@ -19,14 +19,12 @@ import pytest
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import Config
-from gpt.device import autocast, select_device, select_precision, set_threads_here
+from gpt.device import autocast, select_precision
 from gpt.distributed.ranks import SINGLE
-from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
+from gpt.errors import DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import Stopped, evaluate, evaluate_each
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.read import read_checkpoint
-from gpt.runs.recovery import check_resumable
 from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
@@ -34,12 +32,10 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training import cpu_workers
 from gpt.training.build_step import build_step
-from gpt.training.gradients import Backward
-from gpt.training.loss_scaler import LossScaler
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.step import TrainStep
-from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
+from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, small, wait_until
 
 pytestmark = pytest.mark.precision
 
@@ -56,16 +52,6 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 # --- one step ---
-
-
-def test_a_model_overfits_one_batch(corpus: Corpus) -> None:
-    """A model that cannot learn eight lines by heart has something wrong with it."""
-    config = small(train__learning_rate=1e-2, train__min_learning_rate=1e-3, train__steps=120)
-    window = corpus.train[: config.model.T + 1]  # one window: every batch is the same
-    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, window)
-    losses = [step(i)[0].item() for i in range(120)]
-    assert losses[0] == pytest.approx(math.log(len(corpus.vocabulary)), rel=0.02)
-    assert losses[-1] < 0.05
 
 
 def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Corpus) -> None:
@@ -232,49 +218,6 @@ def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
             assert started_later.submit(torch.get_num_threads).result() == threads
 
 
-def test_a_worker_computes_with_its_threads_alone(set_threads: Callable[[int], None]) -> None:
-    set_threads(5)
-
-    def count_after_computing() -> int:
-        set_threads_here(3)
-        torch.ones(7, 11) @ torch.ones(11, 13)
-        return torch.get_num_threads()
-
-    with ThreadPoolExecutor(1) as worker:
-        assert worker.submit(count_after_computing).result() == 3
-
-
-def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -> None:
-    """Here one that doubles every gradient, where others would be averaged in."""
-    config = small(train__precision="fp32")
-    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-    x, y = batch(corpus.train, 6, 13, seed=1, step=0)
-    cross_entropy(model(x), y).backward()
-    expected = [2 * p.grad for p in model.parameters() if p.grad is not None]
-    model.zero_grad()
-
-    def double(
-        _: object, bucket: torch.distributed.GradBucket
-    ) -> torch.futures.Future[torch.Tensor]:
-        doubled: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        doubled.set_result(2 * bucket.buffer())
-        return doubled
-
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{Path('store').resolve()}", rank=0, world_size=1
-    )
-    try:
-        distributed = torch.nn.parallel.DistributedDataParallel(model)
-        distributed.register_comm_hook(None, double)
-        backward = Backward(config, model, CPU, SINGLE, LossScaler(CPU, torch.float32))
-        backward.forward = distributed
-        backward(x, y, step=0)
-    finally:
-        torch.distributed.destroy_process_group()
-    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
-
-
 def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
     corpus: Corpus, set_threads: Callable[[int], None]
 ) -> None:
@@ -435,21 +378,6 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         assert record.items() <= records[record["step"]].items()
 
 
-def test_a_run_from_before_a_setting_existed_is_read_and_resumes(corpus: Corpus) -> None:
-    """Without `model.dropout`, nothing is dropped."""
-    train(small(), corpus, Path("whole"))
-    part = small(train__stop_at_val_loss=99.0, train__eval_every=5)
-    assert train(part, corpus, Path("part")).step == 5
-    for saved in Path("part/checkpoints").glob("step-*/config.json"):
-        config = json.loads(saved.read_text())
-        del config["model"]["dropout"]
-        saved.write_text(json.dumps(config))
-        rehash(saved.parent)
-    assert read_checkpoint(Path("part"), "last").config.model.dropout == 0
-    train(small(), corpus, Path("part"), mode="resume")
-    assert same_weights(Path("whole"), Path("part"))
-
-
 def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
     """With its progress forgotten on resume, a run would overwrite its best by worse."""
     changes = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
@@ -472,22 +400,6 @@ def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
     train(small(), corpus, Path("r"), mode="resume")
     assert keepsake.exists()
     assert not leftover.exists()
-
-
-def test_a_cpu_run_goes_on_in_float16(corpus: Corpus) -> None:
-    """What `precision: auto` means changes with the device; the gradient's scale is new then."""
-    states = {}
-    for precision in ("fp32", "fp16"):
-        config = small(train__precision=precision)
-        model = GPT(config.model, len(corpus.vocabulary))
-        states[precision] = build_step(config, model, CPU, SINGLE, corpus.train)
-    states["fp16"].load_state_dict(states["fp32"].state_dict())
-    for _ in range(3):
-        states["fp16"](0)
-    states["fp16"].scaler.scaler.update(7.0)
-    other = build_step(config, model, CPU, SINGLE, corpus.train)
-    other.load_state_dict(states["fp16"].state_dict())
-    assert other.scaler.state_dict()["scale"] == 7.0
 
 
 @pytest.mark.parametrize("grad_clip", [0.0, 1.0])
@@ -515,36 +427,6 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
     assert not any(p.equal(before[name]) for name, p in model.named_parameters() if p.ndim == 2)
 
 
-def test_gradients_that_overflow_at_any_scale_are_a_failure(corpus: Corpus) -> None:
-    config = small(train__precision="fp16")
-    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
-    step.model.norm.bias.register_hook(lambda gradient: gradient * float("inf"))
-    failures = [step.scaler.is_failure(*(result.item() for result in step(0))) for _ in range(20)]
-    assert failures == sorted(failures)
-    assert failures[0] is False
-    assert failures[-1] is True
-
-
-def test_float16_gradients_are_unscaled_before_they_are_clipped(corpus: Corpus) -> None:
-    norms = {}
-    for precision in ("fp32", "fp16"):
-        config = small(train__precision=precision)
-        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
-        norms[precision] = build_step(config, model, CPU, SINGLE, corpus.train)(0)[1].item()
-    assert norms["fp16"] == pytest.approx(norms["fp32"], rel=0.02)
-
-
-def test_records_after_the_checkpoint_are_dropped_on_resume(corpus: Corpus) -> None:
-    config = small(train__stop_at_val_loss=99.0)
-    train(config, corpus, Path("r"))
-    with Path("r/metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "train_loss": 9}\n{"step": 6, "tra')
-    train(small(), corpus, Path("r"), mode="resume")
-    steps = [json.loads(line)["step"] for line in Path("r/metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(12))
-    assert all(record.get("train_loss") != 9 for record in metrics_of(Path("r")))
-
-
 def test_metrics_say_what_happened_at_each_step(corpus: Corpus) -> None:
     outcome = train(small(train__log_every=3), corpus, Path("r"))
     records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
@@ -561,31 +443,6 @@ def test_metrics_say_what_happened_at_each_step(corpus: Corpus) -> None:
     model = load("r")
     assert evaluate(model, corpus.val) == records[-1]["val_loss"] == outcome.val_loss
     assert (outcome.step, outcome.reason) == (11, "all steps done")
-
-
-def test_best_and_last_are_kept_and_nothing_else(corpus: Corpus) -> None:
-    config = small(train__learning_rate=0.3, train__warmup_steps=11, train__eval_every=2)
-    outcome = train(config, corpus, Path("r"))  # it falls at first, and rises as the rate grows
-    scored = {r["step"]: r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r}
-    best = min(scored, key=scored.__getitem__)
-    assert best not in (0, 11)
-    assert (outcome.best_step, outcome.best_val_loss) == (best, scored[best])
-    names = {path.name for path in Path("r/checkpoints").iterdir()}
-    kept = {"index.json", f"step-{best}", "step-11"}
-    assert kept <= names <= kept | {"step-8", "step-10"}  # what was last before
-    for which, step in (("best", best), ("last", 11)):
-        checkpoint = read_checkpoint(Path("r"), which)
-        assert (checkpoint.step, checkpoint.val_loss) == (step, scored[step])
-        assert evaluate(load("r", which), corpus.val) == scored[step]
-
-
-def test_a_run_stops_at_its_target(corpus: Corpus) -> None:
-    config = small(train__stop_at_val_loss=3.2, train__eval_every=1, train__learning_rate=1e-2)
-    outcome = train(config, corpus, Path("r"))
-    scored = [r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r]
-    assert scored[-1] <= 3.2 < min(scored[:-1])
-    assert "train.stop_at_val_loss" in outcome.reason
-    assert read_checkpoint(Path("r"), "last").step == outcome.step < 11
 
 
 RISING = {
@@ -612,16 +469,6 @@ def test_a_rising_val_loss_is_told_once_with_the_step(
     assert "that step stays the best checkpoint" in told
 
 
-def test_patience_ends_a_run_and_is_off_by_default(corpus: Corpus) -> None:
-    outcome = train(small(**RISING, train__patience=2), corpus, Path("r"))
-    assert outcome.step == outcome.best_step + 2 < 11
-    assert outcome.reason == (
-        f"the val loss has not improved since step {outcome.best_step}, which is the checkpoint "
-        f"that `gpt sample` uses (train.patience 2)"
-    )
-    assert train(small(**RISING), corpus, Path("all")).step == 11
-
-
 # --- going on with a run ---
 
 
@@ -635,25 +482,7 @@ def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_fil
         train(small(train__steps=20), changed, Path("r"), mode="resume")
 
 
-def test_resume_refuses_settings_that_would_make_another_run() -> None:
-    check_resumable(small(), small(train__steps=99, device="cuda", sample__length=3))
-    with pytest.raises(
-        ConfigError, match=r"cannot change seed \(1337 to 3\), model\.T \(13 to 7\)"
-    ):
-        check_resumable(small(), small(seed=3, model__T=7))
-
-
 # --- devices and seeds ---
-
-
-def test_a_device_that_is_not_here_is_told() -> None:
-    assert select_device("cpu") == CPU
-    count = torch.cuda.device_count()
-    with pytest.raises(DeviceError, match=rf"cuda:{count + 7}: .* sees {count} CUDA device"):
-        select_device(f"cuda:{count + 7}")
-    if not torch.backends.mps.is_available():
-        with pytest.raises(DeviceError, match="no Apple GPU"):
-            select_device("mps")
 
 
 @pytest.mark.parametrize(
@@ -769,10 +598,3 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     train(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),
           corpus, Path("whole"))  # fmt: skip
     assert same_weights(Path("whole"), Path("r"))
-
-
-def test_config_of_a_run_is_complete(corpus: Corpus) -> None:
-    config: Config = small()
-    train(config, corpus, Path("r"))
-    assert load_config(Path("r/config.yaml")) == config
-    assert read_checkpoint(Path("r"), "best").config == config
