@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gpt import api
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.head_analysis import attend_text
@@ -26,12 +24,11 @@ from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
 from gpt.sampling.stopping import collect
 from gpt.text.vocabulary import BYTES
-from tests.conftest import PANGRAM, small
+from tests.conftest import small
 from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
 from tests.test_sampling import model as network_of
 
-Gpt = Callable[..., tuple[int, str, str]]
 RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01}
 
 # Load a model in a new worker, send requests one by one, and return all answers to each.
@@ -174,16 +171,6 @@ def test_bytes_become_characters_and_stop_strings_end_a_text(
     assert stopped == text[: text.index(stop)]
 
 
-def test_a_text_can_be_continued(open_page: Callable[..., Page]) -> None:
-    page = open_page(data_of(network_of()))
-    request = {"op": "generate", "seed": 5, "rules": RULES}
-    prompt = [3, 1, 4]
-    [whole] = page.ask(request | {"ids": prompt, "length": 61})
-    ids = prompt + [token["token"] for token in whole[:-1]]
-    [rest] = page.ask(request | {"ids": ids[:23], "skip": 20, "length": 41})
-    assert written(rest) == written(whole)[20:]
-
-
 def test_attention_and_the_inside_view_show_what_the_network_computes(
     open_page: Callable[..., Page],
 ) -> None:
@@ -239,23 +226,3 @@ def test_a_weight_that_float16_cannot_store_is_refused() -> None:
     weights = checkpoint.weights | {"norm.bias": np.full(24, -65_600, np.float32)}
     with pytest.raises(UsageError, match=r"is 65,600, .* most 65,504"):
         page_content("run", replace(checkpoint, weights=weights))
-
-
-def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:
-    (tmp_path / "text.txt").write_text(PANGRAM * 9)
-    api.train(small(train__steps=2), text="text.txt", run_dir="run")
-    out = tmp_path / "page.html"
-    out.write_text("mine")
-    export = ("export", "run", "--to", "html", "--out", out)
-    code, _, message = gpt(*export)
-    assert (code, out.read_text()) == (2, "mine")
-    assert "--overwrite" in message
-    assert gpt(*export, "--overwrite")[:2] == (0, f"{out}\n")
-    assert out.read_text().startswith("<!doctype html>")
-    for wrong, expected in (("page.htm", ".html"), ("no/page.html", "no folder")):
-        code, _, message = gpt("export", "run", "--to", "html", "--out", wrong)
-        assert code == 2
-        assert expected in message
-    code, _, message = gpt("export", "run", "--to", "onnx", "--out", "x")
-    assert code == 2
-    assert "html" in message

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.errors import CheckpointError, GPTError, UsageError
+from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.head_analysis import (
     Attention,
     AttentionAnalysis,
@@ -29,7 +29,7 @@ from gpt.evaluation.head_analysis import (
 )
 from gpt.inspection.attention_picture import draw, png
 from gpt.inspection.attention_views import attention_page, draw_head
-from gpt.inspection.output import check_out, write_out
+from gpt.inspection.output import check_out
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol, visible
@@ -99,17 +99,6 @@ def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -
     torch.testing.assert_close(attention.probabilities, logits[0].softmax(-1))
 
 
-def test_attend_leaves_no_trace() -> None:
-    gpt = model()
-    state, random = {k: v.clone() for k, v in gpt.state_dict().items()}, torch.get_rng_state()
-    first, second = (attend(gpt, torch.arange(5)) for _ in range(2))
-    assert first.weights.equal(second.weights)
-    assert torch.get_rng_state().equal(random)
-    assert all(gpt.state_dict()[name].equal(state[name]) for name in state)
-    with pytest.raises(ValueError, match="at most T = 11 characters, got 12"):
-        attend(gpt, torch.zeros(12, dtype=torch.long))
-
-
 def test_weights_that_give_nan_are_refused() -> None:
     """A run with weights of 1e30 made a page with NaN in it, and exit code 0."""
     gpt = model()
@@ -126,19 +115,6 @@ def test_weights_that_give_nan_are_refused() -> None:
 def rows_of(shown: str) -> list[str]:
     """The lines of the map, the characters' labels below it left out."""
     return shown.split("\n\n")[1].splitlines()[:-1]
-
-
-def test_a_head_is_labelled_and_its_loss_and_cost_are_told() -> None:
-    analysis, _ = analysis_of("to be")
-    shown = draw_head(analysis, "to be", "a run", layer=1, head=2)
-    assert shown.startswith("a run: layer 2 of 2, head 3 of 3.")
-    rows = rows_of(shown)
-    assert [row[0] for row in rows] == list("to␣be")
-    assert [len(row) for row in rows] == [4, 6, 8, 10, 12]
-    assert shown.split("\n\n")[1].splitlines()[-1] == "  t o ␣ b e"
-    loss = analysis.losses.mean().item()
-    assert f"{loss:.4f} nats per character; with this head removed" in shown
-    assert f"({analysis.removal_costs[1, 2]:+.4f})" in shown
 
 
 def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
@@ -179,16 +155,6 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width:
     )
 
 
-@pytest.mark.parametrize(("width", "rows"), [(80, 78), (100, 98)])
-def test_a_long_text_is_cut_to_its_first_characters(width: int, rows: int) -> None:
-    text = "abcdefghij" * 13
-    analysis, _ = analysis_of(text)
-    shown = draw_head(analysis, text, "t", layer=0, head=0, width=width)
-    assert len(rows_of(shown)) == rows
-    assert f"The first {rows} of 130 characters" in " ".join(shown.split())
-    assert f"  {text[:rows]}" in shown.splitlines()
-
-
 # --- the picture ---
 
 
@@ -216,17 +182,6 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
             spelled = "".join(f"(?:{re.escape(a)}|{re.escape(b)})" for a, b in signs)
             assert re.fullmatch(spelled, labels) if outer else not ticks
     assert png(figure).startswith(b"\x89PNG\r\n")
-
-
-def test_a_picture_of_an_analysis_shows_what_each_head_causes() -> None:
-    analysis, _ = analysis_of("to be or")
-    axes = draw(analysis, "to be or", "t").axes
-    told = [text.get_text().split() for each in axes for text in each.texts]
-    costs, previous = analysis.removal_costs.flatten(), analysis.previous.flatten()
-    assert [line[:4] for line in told] == [
-        ["cost", f"{cost:+.3f}", "previous", f"{score:.2f}"]
-        for cost, score in zip(costs, previous, strict=True)
-    ]
 
 
 @pytest.mark.parametrize("heads", [1, 2, 7])
@@ -335,13 +290,6 @@ def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
         assert allowed[kind] == f"'sha256-{digest}'"
 
 
-def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
-    n = 256
-    text = ("abcdefghijklm" * 20)[:n]
-    analysis, vocabulary = analysis_of(text, 6, 6)
-    assert len(attention_page(analysis, text, "t", vocabulary)) < 10e6
-
-
 # --- characters and files ---
 
 
@@ -354,16 +302,6 @@ def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
 )
 def test_a_character_that_stands_alone_shows(c: str, sign: str) -> None:
     assert symbol(c) == sign
-
-
-def test_a_file_is_written_whole_or_not_at_all() -> None:
-    write_out(Path("a.png"), b"old")
-    write_out(Path("a.png"), b"new")
-    assert Path("a.png").read_bytes() == b"new"
-    Path("b.png").mkdir()
-    with pytest.raises(GPTError, match=r"b\.png: cannot write it \(Is a directory\)"):
-        write_out(Path("b.png"), b"new")
-    assert sorted(path.name for path in Path().iterdir()) == ["a.png", "b.png"]
 
 
 def test_a_name_is_checked() -> None:

@@ -13,7 +13,6 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
-from gpt.training.callbacks.bar import ProgressBar, make_bar
+from gpt.training.callbacks.bar import make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import SampleTable, TensorBoard
@@ -172,15 +171,6 @@ def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
         assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
 
 
-def test_the_table_of_a_long_run_keeps_its_first_and_its_newest_samples(tmp_path: Path) -> None:
-    table = SampleTable(tmp_path, None)
-    for step in range(101):
-        table.add(step, evaluation(f"sample {step}"))
-    steps = [int(step) for step, _, _ in table.rows]
-    assert steps[0] == 0 and steps[-1] == 100 and len(steps) == 12
-    assert max(b - a for a, b in pairwise(steps)) <= 16
-
-
 def test_lines_of_a_sample_are_wrapped_and_lose_nothing(tmp_path: Path) -> None:
     text = "once upon  a time " * 9 + "x" * 211 + "日本" * 83 + "\n\n  end"
     table = SampleTable(tmp_path, None)
@@ -264,21 +254,6 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
 
 
-def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None:
-    with closing(board(tmp_path)) as shown:
-        for step in (1, 2, 3):
-            shown.on_metrics(step, {"val_loss": 1.0})
-    (path,) = tmp_path.glob("events*")
-    whole = path.read_bytes()
-    for damaged in (whole[:-20], whole[:40] + b"\xff" * 40, b"", b"\xff" * 99):
-        path.write_bytes(damaged)
-        with closing(board(tmp_path, 4)) as shown:
-            shown.on_metrics(4, {"val_loss": 0.5})
-        assert points(tmp_path, "loss/val")[-1] == (4, 0.5)
-        for other in set(tmp_path.glob("events*")) - {path}:
-            other.unlink()
-
-
 # --- a full disk ---
 
 
@@ -355,7 +330,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Termin
 LONG = "val 12.3456, train 12.3456, 212k chars/s"
 
 
-@pytest.mark.parametrize("columns", [10, 24, 40, 53, 80, 100, 120, 200])
+@pytest.mark.parametrize("columns", [10, 40, 80, 200])
 def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
     columns: int, terminal: Callable[[int], Terminal]
 ) -> None:
@@ -366,36 +341,12 @@ def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
     bar.close()
     line = screen.shown()[-1].rstrip()
     assert disp_len(line) <= columns
-    present = [
-        name
-        for name, words in [
-            ("val", "val 12.3456"),
-            ("train", "train 12.3456"),
-            ("pace", "212k chars/s"),
-            ("time", "<"),
-            ("count", "1500/2500"),
-            ("percent", " 60%"),
-            ("bar", "|██"),
-        ]
-        if words in line
-    ]
-    least = {10: 0, 24: 1, 40: 2, 53: 4, 80: 7, 100: 7, 120: 7, 200: 7}[columns]
-    order = ["val", "train", "pace", "time", "count", "percent", "bar"]
-    assert present == order[: len(present)]
+    words = {"val": "val 12.3456", "train": "train 12.3456", "pace": "212k chars/s", "time": "<"}
+    words |= {"count": "1500/2500", "percent": " 60%", "bar": "|██"}
+    present = [name for name, shown in words.items() if shown in line]
+    least = {10: 0, 40: 2, 80: 7, 200: 7}[columns]
+    assert present == [*words][: len(present)]
     assert len(present) >= least
-
-
-def test_the_first_lines_of_a_sample_are_shown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, "gpt")
-    monkeypatch.setenv("COLUMNS", "20")
-    text = "\n\x1b[2J" + "x" * 40 + "\n日本語日本語日本語日本語\nc\nd"
-    with closing(ProgressBar(11, 0)) as bar:
-        bar.on_evaluation(250, evaluation(text))
-    first, *lines = caplog.records[-1].getMessage().split("\n")
-    assert first == "sample at step 250:"
-    assert lines == [r"  \x1b[2Jxxxxxxxxxxx", "  日本語日本語日本語", "  c"]
 
 
 def test_the_bar_shows_step_losses_pace_and_time_left(

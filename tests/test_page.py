@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from gpt import api
-from gpt.evaluation.head_analysis import analyze_text
 from gpt.inspection.attention_views import attention_page
 from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
-from gpt.text.vocabulary import BYTES
-from tests.test_inspection import analysis_of, model
+from tests.test_inspection import analysis_of
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or CHROMEDRIVER is None:
@@ -132,13 +130,6 @@ def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
     assert shown(page, "name").upper() == "LAYER 2, HEAD 3"
 
 
-def test_each_weight_stands_beside_what_it_adds(page: Chrome) -> None:
-    point_at(page, 37)
-    order = ANALYSIS.weights[1, 0, 37].argsort(descending=True)[:8]
-    added = (ANALYSIS.weights * ANALYSIS.value_norms[:, :, None])[1, 0, 37, order]
-    assert numbers(page, "#sources .norm") == pytest.approx(added.tolist(), abs=6e-3)
-
-
 def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> None:
     point_at(page, 37)
     lens = ANALYSIS.lens
@@ -200,23 +191,6 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
     assert browser.get_log("browser") == []
 
 
-def test_the_bytes_of_a_byte_model_are_named(browser: Chrome, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    analysis = analyze_text(model(V=256).eval(), BYTES, "a日\n")
-    file.write_bytes(attention_page(analysis, "a日\n", "a run", BYTES))
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    assert shown(browser, "run").endswith("; characters here are bytes of UTF-8")
-    spans = browser.find_elements(By.CSS_SELECTOR, "#text span")
-    assert [span.text for span in spans] == ["a", r"\xe6", r"\x97", r"\xa5", "↵"]
-    point_at(browser, 1)
-    assert r"query 2 of 5: “\xe6”" in shown(browser, "status")
-    assert shown(browser, "actual").startswith(r"Actual next character “\x97”")
-    names = {symbol(name) for name in BYTES.names}
-    assert {row.text for row in browser.find_elements(By.CSS_SELECTOR, "#lens b")} <= names
-    assert browser.get_log("browser") == []
-
-
 def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
     """Without, what was chosen was lost on the way of the mouse to the results."""
     point_at(page, 5)
@@ -234,14 +208,6 @@ def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
     assert (query(page), "pinned" in shown(page, "status")) == (41, True)
     click(page, "t41")  # the same: unpinned
     assert "pinned" not in shown(page, "status")
-
-
-def test_a_click_on_the_map_pins_its_row(page: Chrome) -> None:
-    box = page.find_element(By.CSS_SELECTOR, "#map canvas")
-    ActionChains(page).move_to_element(box).click().perform()
-    assert query(page) == pytest.approx(251, abs=2)
-    point_at(page, 3)
-    assert query(page) == pytest.approx(251, abs=2)
 
 
 def test_the_keyboard_does_all_that_the_mouse_does(page: Chrome) -> None:

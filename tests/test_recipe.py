@@ -29,7 +29,6 @@ from gpt.text.repetition import context_of, repeated_part, repeats_much
 from gpt.text.sources import open_source
 from gpt.text.unit import reads_better_as_bytes
 from gpt.text.vocabulary import BYTES, Vocabulary
-from gpt.training.stopwatch import CHARACTER
 from tests.conftest import PANGRAM
 
 LETTERS = "abcdefghijklm \n"
@@ -177,18 +176,6 @@ def clock_since_now() -> float:
 BEGAN = time.perf_counter()
 
 
-def test_a_config_is_chosen_with_the_seconds_of_its_steps() -> None:
-    corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
-    began = time.perf_counter()
-    result = choose_config(corpus, ALONE, 0.2, lambda: time.perf_counter() - began)
-    config, probed = result.config, result.probed
-    assert probed is not None
-    assert probed.keys() == {config.model.T, config.train.first_window, CHARACTER}
-    assert all(seconds > 0 for seconds in probed.values())
-    assert (config.train.minutes, config.train.eval_every) == (0.2, "10 %")
-    assert "passes over the short text" in result.lines[-1]
-
-
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     given_settings = {
@@ -288,27 +275,6 @@ def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> No
         bits = replace(letters, ids=drawn, vocabulary=vocabulary)
         assert not repeats_much(bits, 512)
         assert context_of(bits, 8) == 4, "half a window"
-
-
-@pytest.mark.parametrize("part, repeats", [(0.1, False), (0.35, True)])
-def test_a_text_repeats_itself_if_much_of_its_val_split_does(part: float, repeats: bool) -> None:
-    """Both of a train split that does not, or of one that is all the same, by turns."""
-    source = np.random.default_rng(7)
-    runs = []
-    for _ in range(400):  # of 100 letters, of which some are those before them
-        fresh = source.integers(len(LETTERS), size=round(100 * (1 - part)))
-        runs.append(np.concatenate([fresh, fresh[: round(100 * part)]]))
-    val = np.concatenate(runs).astype(np.uint8)
-    others = np.random.default_rng(8).integers(len(LETTERS), size=90_000).astype(np.uint8)
-    for train in (others, np.zeros_like(others)):
-        corpus = replace(
-            corpus_of(130_000),
-            ids=np.concatenate([train, val]),
-            vocabulary=Vocabulary.of(LETTERS),
-            train_ids=90_000,
-            val_characters=40_000,
-        )
-        assert repeats_much(corpus, 512) == repeats
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,18 @@
 
 import json
 import math
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gpt
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
@@ -56,16 +51,6 @@ def test_events_tell_a_notebook_all_that_the_records_hold(corpus: Corpus) -> Non
     saved = [event for event in events if event["kind"] == "checkpoint"]
     assert [event["step"] for event in saved] == [0, 4, 8, 11]
     assert Path(saved[-1]["path"]).is_dir()
-
-
-def test_training_works_off_the_main_thread_and_changes_no_handler(corpus: Corpus) -> None:
-    """Python refuses signal handlers there; a notebook's callbacks may run in any thread."""
-    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(train, small(), corpus, Path("r")).result().step == 11
-    assert signal.getsignal(signal.SIGINT) == before
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(torch.get_num_threads).result() == threads
 
 
 # --- which checkpoint is the best ---
@@ -106,16 +91,6 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False, update.device)
     Trainer(context, state, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
-
-
-@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
-def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
-    progress = Progress()
-    improved = [progress.add(step, loss, is_milestone=True) for step, loss in enumerate(losses, 1)]
-    best = losses.index(min(losses))
-    assert (progress.best_step, progress.best_loss) == (best + 1, losses[best])
-    assert progress.since_best == len(losses) - 1 - best
-    assert [i for i, is_best in enumerate(improved) if is_best][-1] == best
 
 
 # --- evaluations on a part of the val split ---
@@ -160,36 +135,6 @@ def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
     target = train(small(**RISING | PART, train__stop_at_val_loss=parts[2]), corpus, Path("target"))
     assert parts[target.step] <= parts[2]
     assert target.val_loss != parts[target.step]
-
-
-@pytest.mark.parametrize("stop_after", [3, 25, 40])
-def test_a_stop_while_the_whole_is_scored_leaves_that_to_the_resume(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, stop_after: int
-) -> None:
-    """That of the last step: 2 windows of the part, 19 of the whole, 19 more of the best."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 13)
-    config = small(**RISING | PART)
-    expected = train(config, corpus, Path("whole"))
-    windows: list[int] = []
-
-    def count(model: GPT, ids: torch.Tensor) -> None:
-        last = Path("r/metrics.jsonl").exists() and len(metrics_of(Path("r"))) == 11
-        if not model.training and last:
-            windows.append(1)
-
-    with before_forward(count), pytest.raises(Interrupted, match="stopped at step 11, saved"):
-        train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
-    resumed = train(config, corpus, Path("r"), mode="resume")
-    assert (resumed.val_loss, resumed.best_val_loss) == (expected.val_loss, expected.best_val_loss)
-    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
-    assert same_weights(Path("r"), Path("whole"))
-
-
-# --- training for longer ---
-
-
-def rates(run: str) -> dict[int, float]:
-    return {r["step"]: r["lr"] for r in metrics_of(Path(run)) if "lr" in r}
 
 
 # --- rolling back ---
