@@ -11,7 +11,6 @@ from gpt.config.schema import ModelConfig
 from gpt.evaluation.head_analysis import (
     analyze_text,
     blocks_of,
-    induction_score,
     logit_lens,
     losses_without_heads,
     prefix_matching_score,
@@ -152,16 +151,6 @@ def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
         copying[t, t - 3] = 0.75  # to the same character: another kind of head
     scores = prefix_matching_score(torch.stack([induction, copying]))
     assert scores.tolist() == pytest.approx([0.75, 0])
-
-
-def test_a_head_without_preference_has_the_score_of_uniform_weights() -> None:
-    gpt = model()
-    for block in blocks_of(gpt):
-        block.attention.qkv.weight.data.zero_()  # all scores are equal
-    n = T // 2
-    uniform = sum(1 / (t + 1) for t in range(n, 2 * n)) / n
-    assert induction_score(gpt).shape == (L, H)
-    assert induction_score(gpt).flatten().tolist() == pytest.approx([uniform] * L * H)
 
 
 def test_a_text_of_one_character_and_a_model_of_context_1() -> None:

@@ -19,10 +19,6 @@ from tests.conftest import metrics_of
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
-def test_the_promised_configs_are_there() -> None:
-    assert {"quickstart", "classic", "shakespeare_fast"} <= {path.stem for path in CONFIGS}
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_is_short_and_says_what_it_chooses(path: Path) -> None:
     """Its sizes, device and steps, and otherwise only what differs from the defaults."""

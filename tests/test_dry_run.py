@@ -17,18 +17,6 @@ from tests.conftest import before_forward, small
 Gpt = Callable[..., tuple[int, str, str]]
 
 
-def test_the_answer_fits_a_screen(gpt: Gpt, config_file: Path) -> None:
-    arguments = ("train", "--config", config_file, "--dry-run")
-    code, out, err = gpt(*arguments)
-    assert code == 0, err
-    assert out.startswith("parameters  ")
-    assert max(map(len, out.splitlines())) < 80
-    assert len(out.splitlines()) < 24
-    for words in ("attention", "MiB", "time", "11 x"):
-        assert words in out
-    assert not Path("runs").exists()
-
-
 def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
     """It once charged an evaluation for step 0, which is not made."""
     got = json.loads(gpt("train", "--config", config_file, "--dry-run", "--json")[1])
@@ -66,12 +54,6 @@ def test_time_and_memory_are_measured_once_and_shown_once(
     assert len(re.findall(r"^(?:time|memory) ", out, re.MULTILINE)) == 2
     for doing in ("preparing", "how fast models", "a training step"):
         assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
-
-
-def test_evaluations_on_a_part_cost_less_until_the_last(corpus: Corpus) -> None:
-    costs = estimate(small(train__steps=30, train__eval_characters=26), corpus)[1].costs
-    evaluations = costs["evaluation"].seconds, costs["last evaluation"].seconds
-    assert evaluations[1] / evaluations[0] == pytest.approx(240 / 26)
 
 
 def test_it_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:

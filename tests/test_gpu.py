@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gpt import cuda_graph
-from gpt.device import select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
@@ -29,11 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning"),  # torch's compiler
 ]
-
-
-def test_auto_takes_cuda_and_bf16() -> None:
-    assert select_device("auto").type == "cuda"
-    assert select_precision("auto", torch.device("cuda")) in (torch.bfloat16, torch.float16)
 
 
 def test_logits_and_losses_equal_the_cpus(corpus: Corpus) -> None:

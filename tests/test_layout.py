@@ -56,22 +56,6 @@ def test_a_module_imports_only_from_rows_above_or_from_its_own_folder(path: Path
             assert same_folder or row_of(module) < row_of(here), f"{here} imports {module}"
 
 
-def test_no_two_modules_import_each_other_in_a_circle() -> None:
-    graph = {name_of(path): imports_of(path) for path in MODULES if name_of(path) != "gpt"}
-    done: set[str] = set()
-
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, " -> ".join((*path, module))
-        if module not in done:
-            for other in graph.get(module, ()):
-                visit(other, (*path, module))
-            done.add(module)
-
-    for module in graph:
-        visit(module, ())
-    assert done >= set(graph)
-
-
 def test_importing_gpt_loads_no_large_library_and_leaves_the_environment_alone() -> None:
     """It once set GOMP_SPINCOUNT, for whatever else the notebook computes."""
     program = (

@@ -59,15 +59,6 @@ def test_an_overfitted_model_copies_and_a_normal_one_does_not(gpt: Gpt) -> None:
     assert (code, shown in " ".join(out.split())) == (0, True)
 
 
-def test_of_the_train_split_itself_every_substring_occurs_there() -> None:
-    Path("a.txt").write_text(words(1, 503))
-    run = api.train(small(train__steps=2), text="a.txt", run_dir="run").run
-    Path("part.txt").write_text(words(1, 503)[:1201])
-    report = api.evaluate(api.load(run), "part.txt", memorisation=True).memorisation
-    assert report is not None
-    assert report.in_text == 1
-
-
 def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None:
     """Bug: a text shorter than the substrings that are compared was said to share none of them."""
     Path("a.txt").write_text(PANGRAM * 29)
@@ -80,15 +71,3 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None
     code, out, err = gpt("eval", run, "b.txt", "--memorisation")
     assert (code, out) == (2, "")
     assert "--memorisation needs the text that the run was trained on; put it back" in err
-
-
-@pytest.mark.parametrize(
-    "changes", [{"data.vocabulary": "bytes"}, {"data.lowercase": True}, {"model.ensemble": 2}]
-)
-def test_every_kind_of_model_is_searched(changes: dict[str, object]) -> None:
-    Path("a.txt").write_text((PANGRAM + "né à 日本\n") * 31, "utf-8")
-    run = api.train(small(), text="a.txt", settings=changes, run_dir="run").run
-    report = api.evaluate(api.load(run), memorisation=True).memorisation
-    assert report is not None
-    assert report.in_text == 1  # the text repeats itself
-    assert 0 <= report.copied <= 1

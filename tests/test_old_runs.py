@@ -54,13 +54,6 @@ def test_losses_of_a_mixture_are_shown_as_those_of_the_network(counted: Path) ->
     assert curve.final_loss == NETWORK
 
 
-def test_losses_that_were_not_recorded_are_unknown(counted: Path, gpt: Gpt) -> None:
-    (counted / "metrics.jsonl").unlink()
-    [run] = list_runs()
-    assert (run.val_loss, run.bits_per_byte) == (None, None)
-    assert gpt("sample", "counted", "--length", "3")[0] == 0
-
-
 def test_damaged_losses_of_an_old_run_are_skipped(counted: Path, gpt: Gpt) -> None:
     """Bug: a step of 1e999 ended every command, and a text was read as a val loss."""
     records = [*(counted / "metrics.jsonl").read_text().splitlines()[:-1], '{"step": 1e999}']
@@ -129,16 +122,6 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(
     assert (code, "commit 93286f7 is the last that can resume it" in err) == (2, True)
     assert package.load("student", "last").step == 2
     assert gpt("train", "--resume", "plain", *few)[0] == 0
-
-
-def test_a_sweep_of_distilled_runs_is_not_resumed(tmp_path: Path, gpt: Gpt) -> None:
-    Path("text.txt").write_text(TEXT)
-    package.sweep(small(train__steps=2), text="text.txt", seeds=2, run_dir="s")
-    spec = json.loads(Path("s/sweep.json").read_text())
-    spec["runs"][1]["config"]["train"]["distill"] = "runs/teacher"
-    Path("s/sweep.json").write_text(json.dumps(spec))
-    code, _, err = gpt("train", "--resume", "s")
-    assert (code, "commit 93286f7 is the last that can resume it" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

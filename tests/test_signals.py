@@ -46,15 +46,6 @@ def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None
         assert received == [number]
 
 
-def test_of_ranks_a_signal_that_comes_again_is_ignored() -> None:
-    received = []
-    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    with StopSignals(ignore_second=True) as signals:
-        for _ in range(2):  # from the terminal, and from torchrun
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert (received, signals.should_stop()) == ([], True)
-
-
 TWO_SIGNALS = """
 import os, signal, time
 import gpt.__main__
@@ -75,14 +66,6 @@ def test_two_signals_at_once_end_the_program(start: Callable[..., subprocess.Pop
     process = start(sys.executable, "-c", TWO_SIGNALS, stderr=subprocess.PIPE)
     _, err = process.communicate(timeout=HANGS_S)
     assert (process.returncode, "Error" in err) == (128 + signal.SIGTERM, False)
-
-
-def test_what_the_parent_ignores_stays_ignored() -> None:
-    """nohup starts a program with SIGHUP ignored."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with StopSignals() as signals:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert not signals.should_stop()
 
 
 def test_no_handler_is_installed_off_the_main_thread() -> None:

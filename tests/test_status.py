@@ -62,18 +62,3 @@ def test_a_phase_is_one_line_that_is_erased_in_a_terminal(
     assert stderr.getvalue() == expected
     if not in_terminal:
         assert [text for text in stderr.writes if text] == expected.splitlines(keepends=True)
-
-
-def test_a_short_phase_and_a_phase_in_python_show_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = Seen()
-    monkeypatch.setattr(status.log, "handlers", [seen])
-    monkeypatch.setattr(status.log, "level", logging.INFO)
-    with status.phase("measuring"):
-        pass
-    assert not seen.event.is_set()
-    monkeypatch.setattr(status, "DELAY_S", 0.0)
-    with status.phase("measuring"):
-        assert seen.event.wait(HANGS_S)
-    assert capsys.readouterr() == ("", "")
