@@ -1,7 +1,6 @@
 """What a notebook relies on: `gpt.train`, `gpt.load` and what a loaded model gives."""
 
 import inspect
-import math
 import pydoc
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,7 +18,6 @@ import gpt
 from gpt import api
 from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, metrics_of, small
 
 
@@ -42,18 +39,6 @@ def test_generate_streams_what_the_command_line_prints(run: Path) -> None:
     )
     assert done.stdout == f"the {text}\n"
     assert len(text) == 31
-
-
-def test_the_loss_of_a_text_is_that_of_its_logits(run: Path) -> None:
-    model = gpt.load(run)
-    text = "the lazy dog."  # 13 characters: one window of T = 13 holds all but the last
-    logits = model.logits(text)
-    assert logits.shape == (13, len(model.vocabulary))
-    nats = [
-        -math.log(logits[t].double().softmax(-1)[model.vocabulary.characters.index(c)])
-        for t, c in enumerate(text[1:])
-    ]
-    assert model.loss(text) == pytest.approx(sum(nats) / 12, rel=1e-5)
 
 
 def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
@@ -93,16 +78,6 @@ def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
     assert not all(c not in text for c in stop)
     chunks = list(model.sample("the ", length=9, seed=3))
     assert ({chunk.sample for chunk in chunks}, chunks[-1].ended) == ({0}, True)
-
-
-def test_several_samples_are_those_of_sample_and_generate_streams_one(run: Path) -> None:
-    """Bug: generate(num_samples=2) mixed two texts character by character."""
-    model = gpt.load(run)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_samples'"):
-        model.generate("the ", num_samples=2)  # type: ignore[call-arg]
-    samples = collect(model.sample("the ", num_samples=2, length=9, seed=3), ["the "] * 2)
-    assert samples[0].text == "".join(model.generate("the ", length=9, seed=3))
-    assert samples[0].text != samples[1].text
 
 
 def test_logits_can_be_used_with_autograd(run: Path) -> None:
@@ -302,28 +277,6 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
 
 
 # --- settings and help ---
-
-
-def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
-    """Bug: they were refused with "Object of type int64 is not JSON serializable"."""
-    outcome = gpt.train(
-        small(),
-        settings={
-            "data.source": text_file,
-            "train.steps": np.int64(2),
-            "train.learning_rate": np.float32(0.5),
-            "model.qk_norm": np.bool_(False),
-        },
-        run_dir="r",
-    )
-    config = gpt.load(outcome.run).config
-    assert (outcome.step, config.train.learning_rate, config.model.qk_norm) == (2, 0.5, False)
-    swept = gpt.sweep(
-        small(train__steps=2),
-        text=text_file,
-        settings={"train.learning_rate": np.array([1e-3, 2e-3])},
-    )
-    assert len(swept.combinations) == 2
 
 
 @pytest.mark.parametrize(

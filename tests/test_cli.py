@@ -130,18 +130,6 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     assert (code, "train" in err, "sample" in err) == (2, True, True)
 
 
-def test_a_message_breaks_between_words_in_a_terminal() -> None:
-    leader, follower = os.openpty()
-    command = [sys.executable, "-m", "gpt", "train", "--config", "nowhere.yaml"]
-    subprocess.run(command, stderr=follower, env=os.environ | {"COLUMNS": "80"})
-    shown = os.read(leader, 4096).decode()
-    piped = subprocess.run(command, capture_output=True, text=True).stderr
-    os.close(leader)
-    os.close(follower)
-    assert (len(piped.splitlines()), shown.split()) == (1, piped.split())
-    assert max(map(len, shown.splitlines())) <= 80 < len(piped)
-
-
 # --- train ---
 
 
@@ -216,20 +204,6 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     assert code == 0
     assert [r["step"] for r in metrics_of(trained)] == [0, 1, 2, 3]
     assert (trained / "notes.md").read_text() == "and its notes"
-
-
-def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
-    code, _, err = gpt("train", "--resume", "small")
-    assert (code, "is finished" in err) == (2, True)
-    code, out, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert code == 0, err
-    assert "step 13 after" in out
-    assert [r["step"] for r in metrics_of(trained)] == list(range(14))
-    assert load_config(trained / "config.yaml").train.steps == 13
-    code, _, err = gpt("train", "--resume", "small", "--set", "model.n_layer=3")
-    assert (code, "cannot change model.n_layer (2 to 3)" in err) == (2, True)
-    code, _, err = gpt("train", "--resume", "small", "--run-dir", "other")
-    assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
 
 
 def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
@@ -373,18 +347,6 @@ def test_debug_shows_where(config_file: Path) -> None:
 # --- sample ---
 
 
-def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> None:
-    code, out, _ = gpt("sample", trained, "--prompt", "the quick", "--length", 23, "--seed", 3)
-    assert code == 0
-    assert out.startswith("the quick")
-    assert len(out) == len("the quick") + 23 + 1
-    again = gpt("sample", "--prompt", "the quick", "--length", 23, "--seed", 3)
-    assert again[:2] == (0, out)  # no name: the newest run
-    greedy = gpt("sample", "small", "--temperature", 0, "--checkpoint", "last")[1]
-    assert greedy == gpt("sample", "small", "--top-k", 1, "--checkpoint", "last")[1]
-    assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
-
-
 def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     gpt: Gpt, trained: Path
 ) -> None:
@@ -476,15 +438,6 @@ def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
     assert (done.returncode, done.stderr) == (0, told.stderr)
     assert f"> {told.stdout}> the text has characters outside" in done.stdout
     assert "> length 3\n> seed 4\n> fox" in done.stdout
-
-
-def test_a_typed_line_that_is_not_utf8_is_refused_and_the_next_one_read(trained: Path) -> None:
-    """It once ended the conversation with a UnicodeDecodeError."""
-    command = [sys.executable, "-m", "gpt", "sample", "--length", "3", "--interactive"]
-    done = subprocess.run(command, input=b"\xff\nfox", capture_output=True)
-    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
-    assert b"> the text has characters outside the model's vocabulary: \\udcff" in done.stdout
-    assert b"\n> fox" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
@@ -596,21 +549,6 @@ def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_o
 # --- attend ---
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.html"])
-def test_attend_writes_a_picture_or_a_page_and_says_where(
-    gpt: Gpt, trained: Path, name: str
-) -> None:
-    code, out, err = gpt("attend", "--text", "the fox", "--out", name, "--checkpoint", "last")
-    assert (code, out, err) == (0, f"{name}\n", "")
-    start = b"\x89PNG\r\n" if name == "a.png" else b"<!doctype html>"
-    assert Path(name).read_bytes().startswith(start)
-    if name == "a.html":
-        page = Path(name).read_text("utf-8")
-        assert r'"title":"small, step 11: \u201cthe fox\u201d"' in page
-        assert '"text":["t","h","e"," ","f","o","x"]' in page
-    assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
-
-
 def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
     """Blocks are drawn even if the environment declares an ASCII terminal: click uses UTF-8."""
     leader, follower = os.openpty()
@@ -635,20 +573,6 @@ def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, tra
     code, out, err = gpt("attend")
     assert (code, out) == (1, "")
     assert "to show the heads on another text, give --text" in err
-
-
-def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
-    """By default the one whose removal costs most."""
-    code, out, err = gpt("attend", "--text", "the fox")
-    assert (code, err) == (0, "")
-    costs = {}
-    for layer, head in product((1, 2), (1, 2, 3)):
-        code, shown, _ = gpt("attend", "--text", "the fox", "--layer", layer, "--head", head)
-        assert shown.startswith(f"small, step 11: layer {layer} of 2, head {head} of 3.")
-        cost = re.search(r"\(([+-].*?)\)", shown.split("removed")[1])
-        assert cost
-        costs[float(cost[1])] = shown
-    assert out == costs[max(costs)]
 
 
 def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(
@@ -757,13 +681,6 @@ program.main()
 """
 
 
-def test_a_prompt_without_an_end_is_refused(gpt: Gpt, trained: Path) -> None:
-    """/dev/zero was read until memory ran out."""
-    for arguments in (["sample", trained, "--prompt-file"], ["train", "--config"]):
-        code, _, err = gpt(*arguments, "/dev/zero")
-        assert (code, "it has more than " in err) == (2, True)
-
-
 # --- messages about files and disks ---
 
 
@@ -825,6 +742,7 @@ def test_a_command_line_that_nobody_would_type_ends_in_one_message(
 ) -> None:
     """Empty, huge and negative values, control characters, links, pipes, devices, junk on stdin.
 
+    Bugs: a line that is not UTF-8 ended a conversation; /dev/zero was read until memory ran out.
     `scripts/soak.py --command-lines 2000` is the long form.
     """
     work = Work(tmp_path, load_corpus(open_source(str(text_file))))

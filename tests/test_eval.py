@@ -119,16 +119,6 @@ def test_the_groups_of_each_property_add_up_to_the_loss(runs: dict[str, Path], k
         assert nats == pytest.approx(report.loss_per_character, rel=1e-5)
 
 
-def test_words_and_scripts_are_those_of_the_text(runs: dict[str, Path]) -> None:
-    Path("other.txt").write_text("xthe quick né 日本\n")
-    for kind in ("characters", "bytes"):
-        report = api.evaluate(api.load(runs[kind]), "other.txt", by=["script", "word-length"])
-        scripts = {group.value: group.characters for group in report.groups["script"]}
-        assert scripts == {"space": 4, "Latin": 10, "Cjk": 2}
-        words = {group.value: group.characters for group in report.groups["word-length"]}
-        assert words == {"between words": 4, "2": 4, "4": 3, "5": 5}
-
-
 def test_characters_are_sorted_by_their_part_of_the_loss(runs: dict[str, Path]) -> None:
     """Bug: if the text had a digit, they were sorted by code point."""
     Path("other.txt").write_text("the 23 quick foxes jump over 13 lazy dogs; " * 7)

@@ -121,27 +121,6 @@ def test_a_bar_branches_where_a_character_was_clicked(page: Chrome, run: Path) -
     assert text_of(page) == as_shown(sampled(run, prompt, 5, 43))
 
 
-def test_the_bars_are_the_models_probabilities_and_follow_the_temperature(
-    page: Chrome, run: Path
-) -> None:
-    visit(page, run.parent / "page.html", prompt="the quick b", seed=1, length=1)
-    page.find_element(By.ID, "text").send_keys(Keys.END, Keys.ARROW_LEFT)
-    wait(page, lambda: shown(page, "place").startswith("Character 12"))
-    logits = api.load(run).logits("the quick b")[-1]
-    for temperature in (1, 0.5, 2):
-        page.execute_script(
-            "const slider = document.getElementById('temperature');"
-            "slider.value = arguments[0]; slider.dispatchEvent(new Event('input'))",
-            temperature,
-        )
-        shares = [
-            float(element.text.removesuffix(" %").removeprefix("< ")) / 100
-            for element in page.find_elements(By.CSS_SELECTOR, "#likely .percent")
-        ]
-        expected = (logits / temperature).softmax(-1).sort(descending=True).values[:10]
-        assert shares == pytest.approx(expected.tolist(), abs=6e-3)
-
-
 def test_markup_and_unknown_characters_stay_text(page: Chrome, run: Path) -> None:
     visit(page, run.parent / "page.html", prompt=HOSTILE, seed=1, length=3)
     assert page.title == "run"

@@ -26,11 +26,11 @@ from faults.work import Work, tiny
 import gpt
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
+from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.folder import make_numbered
-from gpt.runs.format import TrainingState, has_checkpoint, step_folder
+from gpt.runs.format import TrainingState, step_folder
 from gpt.runs.lock import LOCK
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text import batches
@@ -71,79 +71,21 @@ def state_of(run: Path) -> TrainingState:
 # --- kills ---
 
 
-class Killed(BaseException):
-    """Stands for a SIGKILL: nothing catches it but the test."""
-
-
-DISK = [
-    (shutil, "rmtree"),
-    (Path, "mkdir"),
-    (Path, "rename"),
-    (Path, "replace"),
-    (Path, "open"),
-    (os, "fsync"),
-]
-
-
-@pytest.mark.parametrize("first", range(4))
-def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    """Killed as `last` and then `best` were replaced, a run once lost its best for good."""
-    config = small(model__n_layer=1, train__eval_every=2, train__checkpoint_every=3, train__steps=4)
-    train(config, corpus, Path("whole"))
-    records = metrics_of(Path("whole"))
-    kills = 0
-    left = [0]
-
-    def deadly(operation: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*arguments: object, **named: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-            return operation(*arguments, **named)
-
-        return wrapped
-
-    with monkeypatch.context() as patch:
-        for owner, name in DISK:
-            patch.setattr(owner, name, deadly(getattr(owner, name)))
-        while True:
-            run = Path(f"killed-{kills}")
-            left[0] = first + 4 * kills + 2  # after the run's own folder is made
-            try:
-                train(config, corpus, run)
-                break
-            except Killed:
-                left[0] = 0
-                kills += 1
-            resumes = has_checkpoint(run)
-            try:
-                train(config, corpus, run, "resume" if resumes else "overwrite")
-            except UsageError as error:  # killed after its last checkpoint
-                assert "is finished" in str(error)
-            assert metrics_of(run) == records
-            for which in ("best", "last"):
-                ours, theirs = (read_checkpoint(r, which) for r in (run, Path("whole")))
-                assert ours.step == theirs.step
-                assert (ours.weights["head.weight"] == theirs.weights["head.weight"]).all()
-            leftovers = {p.name for p in (run / "checkpoints").iterdir()} - {"index.json"}
-            assert len(leftovers) <= 4  # the last two, the best and the best before it
-    assert kills > 15
-
-
 def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    """A half-written folder that a kill left once kept the run from ever saving that step."""
+    """A half-written folder that a kill left once kept the run from ever saving that step.
+
+    Bug: killed as `last` and then `best` were replaced, a run lost its best for good.
+    """
     work = Work(tmp_path, corpus)
     tallies = [
         killed_at_random(work, kills=1, seed=1),
-        *killed_at_operations(work, kills=3, second_kills=1, seed=1),
+        *killed_at_operations(work, kills=17, second_kills=1, seed=1),
         killed_in_overwrite(work, kills=1),
     ]
     assert [tally.failures for tally in tallies] == [[], [], [], []]
-    assert [tally.tries for tally in tallies][:2] == [1, 3]
+    assert [tally.tries for tally in tallies][:2] == [1, 17]
 
 
 @pytest.mark.parametrize("operation", [3, 5, 8, 11])
@@ -304,21 +246,6 @@ def test_a_stop_just_after_an_evaluation_saves_too(corpus: Corpus) -> None:
     assert read_checkpoint(Path("r"), "best").step < 10
 
 
-def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)
-    config = small(train__steps=3, train__eval_every=3)
-    train(config, corpus, Path("uninterrupted"))
-
-    assert "stopped at step 3" in str(stop_in_evaluation(config, corpus))
-    assert train(config, corpus, Path("r"), mode="resume").reason == "all steps done"
-    for _ in range(2):  # it was once made up for again and again
-        with pytest.raises(UsageError, match="r is finished"):
-            train(config, corpus, Path("r"), mode="resume")
-    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
-
-
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -414,25 +341,6 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
     with ThreadPoolExecutor(7) as pool:
         at_once = [*pool.map(make_numbered, [Path("runs/at-once")] * 13)]
     assert len({folder for folder in at_once if folder.is_dir()}) == 13
-
-
-def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/bin/gpt", "train", "my text.txt"])
-    train(small(train__precision="fp32", **PART), corpus, Path("r"))
-    # as python -m gpt sets it
-    monkeypatch.setattr("sys.argv", ["/lib/gpt/__main__.py", "train", "--resume"])
-    train(small(train__precision="fp32"), corpus, Path("r"), mode="resume")
-    first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
-    assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
-    assert first["text_sha256"] == corpus.sha256
-    assert first["torch"] == torch.__version__
-    assert (first["device"], first["precision"]) == ("cpu", "float32")
-    assert first["threads"] == torch.get_num_threads()
-    assert (first["command"], second["command"]) == (
-        "gpt train 'my text.txt'",
-        "gpt train --resume",
-    )
-    assert first["git_commit"] is None or len(first["git_commit"].rstrip("+")) == 40
 
 
 # --- disks ---
@@ -680,17 +588,6 @@ def test_a_config_that_claims_a_giant_costs_nothing(corpus: Corpus, key: str, va
     rehash(last)
     with pytest.raises(CheckpointError, match="damaged or not a checkpoint"):
         read_checkpoint(Path("r"), "last")
-
-
-@pytest.mark.parametrize(
-    "content", ["[" * 50_000, "a: " * 9_999, "x: &x [*x]", "a: !!python/name:os"]
-)
-def test_a_hostile_config_is_refused(content: str) -> None:
-    Path("x.yaml").write_text(content)
-    from gpt.config.load import load_config
-
-    with pytest.raises(ConfigError):
-        load_config(Path("x.yaml"))
 
 
 # --- the command line ---

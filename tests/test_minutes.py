@@ -3,7 +3,6 @@
 import fractions
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -315,16 +314,6 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed
     assert same_weights(Path("again"), Path("r"))
 
 
-@pytest.mark.precision
-def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
-    """Its members are a step ahead of what is read when a plan is made."""
-    run_on(Machine(half_as_fast_from_the_middle), timed(model__ensemble=2), corpus, "r")
-    again = load_config("r/config.yaml")
-    assert len(again.train.plans) > 1
-    train(again, corpus, Path("again"))
-    assert same_weights(Path("again"), Path("r"))
-
-
 # --- the schedule that follows from plans ---
 
 
@@ -430,29 +419,6 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
     chosen = ("train", text_file, "--config", "m.yaml", "--device", "cpu", "--set", "train.steps=3")
     assert gpt(*chosen, "--run-dir", "q")[0] == 0
     assert read_summary(Path("q"), "last").step == 3
-
-
-@pytest.mark.usefixtures("quick_choices")
-def test_without_a_config_it_is_chosen_for_the_text_and_the_minutes(
-    text_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is set stays; what was chosen is told, and is the run's config."""
-    caplog.set_level("INFO", "gpt")
-    set_here = {"model.C": 64, "device": "cpu", "threads": 1, "sample.length": 3}
-    began = time.perf_counter()
-
-    def slowly() -> float:  # the start takes most of 0.2 minutes on a busy machine
-        return (time.perf_counter() - began) / 4
-
-    set_here["train.max_steps"] = 5
-    outcome = api.train(text=text_file, minutes=0.2, settings=set_here, clock=slowly)
-    config = load_config(Path(outcome.config))
-    assert (config.model.C, config.threads, config.sample.length) == (64, 1, 3)
-    assert outcome.step == config.train.steps
-    assert config.train.minutes is None  # its plans repeat it without a clock
-    told = "\n".join(caplog.messages)
-    for part in ("C 64", "passes over the short text"):
-        assert part in told
 
 
 @pytest.mark.usefixtures("quick_choices")

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.cells import cell_len
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util import tensor_util
 from tqdm.utils import disp_len
@@ -34,7 +33,7 @@ from gpt.text.sources import open_source
 from gpt.training.callbacks.bar import make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
-from gpt.training.callbacks.tensorboard import SampleTable, TensorBoard
+from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
@@ -169,15 +168,6 @@ def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
     for step, loss, text in rows:
         assert float(loss) == pytest.approx(losses[int(step)], abs=1e-4)
         assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
-
-
-def test_lines_of_a_sample_are_wrapped_and_lose_nothing(tmp_path: Path) -> None:
-    text = "once upon  a time " * 9 + "x" * 211 + "日本" * 83 + "\n\n  end"
-    table = SampleTable(tmp_path, None)
-    table.add(3, evaluation(text))
-    lines = table.rows[0][2].split("\n")
-    assert all(line.startswith("    ") and cell_len(line) <= 84 for line in lines)
-    assert "".join(line[4:] for line in lines) == text.replace("\n", "")
 
 
 def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:

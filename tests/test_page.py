@@ -110,16 +110,6 @@ def numbers(page: Chrome, selector: str) -> list[float]:
     return [float(element.text.removesuffix(" %").replace("\u2212", "-")) for element in found]
 
 
-def test_it_opens_with_the_chosen_head_and_shows_what_its_removal_costs(page: Chrome) -> None:
-    assert shown(page, "status").startswith("Layer 2, head 1, query 503 of 503")
-    point_at(page, 37)
-    loss, without = ANALYSIS.losses.mean(), ANALYSIS.losses_without[1, 0]
-    assert shown(page, "effect") == (
-        f"Loss on this text {loss:.3f}, without this head {without.mean():.3f}. Of the next "
-        f"character {ANALYSIS.losses[37]:.3f}, without this head {without[37]:.3f}."
-    )
-
-
 def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
     rows = torch.stack([ANALYSIS.removal_costs, ANALYSIS.previous, ANALYSIS.induction], dim=1)
     expected = rows.flatten().tolist()  # layer by layer: costs, previous, induction of each head
@@ -165,29 +155,6 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
         "(score) => score.style.getPropertyValue('--strength'))"
     )
     assert tints[:19] == ["0"] * 19
-    assert browser.get_log("browser") == []
-
-
-@pytest.mark.parametrize("n", [1, 20, 21, 64])
-def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
-    """At each size every character is in a label, and each label lies beside its positions."""
-    analysis, vocabulary = analysis_of(TEXT[:n], L, H)
-    file = tmp_path / "page.html"
-    file.write_bytes(attention_page(analysis, TEXT[:n], "t", vocabulary))
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    box = browser.find_element(By.CSS_SELECTOR, "#plot canvas").rect
-    for axis, start, size in (("queries", "y", "height"), ("keys", "x", "width")):
-        # read all labels at once, because the page draws new ones when its size changes
-        labels = browser.execute_script(
-            "return Array.from(document.querySelectorAll(arguments[0]), (span) =>"
-            " [span.textContent, span.getBoundingClientRect()[arguments[1]]])",
-            f"#{axis} span",
-            start,
-        )
-        assert [text for text, _ in labels] == [symbol(c) for c in TEXT[:n]]
-        for t, (_, at) in enumerate(labels):
-            assert at == pytest.approx(box[start] + box[size] * t / n, abs=3)
     assert browser.get_log("browser") == []
 
 
@@ -259,29 +226,6 @@ def test_the_results_stay_in_sight_beside_a_long_text(
             "results",
         )
         assert not covered
-
-
-def test_a_tap_on_a_phone_selects(page: Chrome) -> None:
-    emulate(page, 390, 844)
-    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    box = page.find_element(By.ID, "t13").rect
-    point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
-    for kind, points in (("touchStart", [point]), ("touchEnd", [])):
-        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-    assert query(page) == 13
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_dark_where_the_system_is(page: Chrome, scheme: str) -> None:
-    emulate(page, 1280, 800, scheme)
-    brightness = {
-        name: sum(map(int, re.findall(r"\d+", page.execute_script(
-            f"return getComputedStyle(document.body).{name}"))[:3]))
-        for name in ("color", "backgroundColor")
-    }  # fmt: skip
-    assert abs(brightness["color"] - brightness["backgroundColor"]) > 500
-    assert (brightness["color"] > brightness["backgroundColor"]) == (scheme == "dark")
 
 
 def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(

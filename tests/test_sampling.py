@@ -168,12 +168,6 @@ def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: flo
         assert logits[0, choose(logits, np.array([u]), rules)[0]] == logits.max()
 
 
-@pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
-def test_any_temperature_will_do(temperature: float) -> None:
-    chosen = choose(np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), rules_of(temperature=temperature))
-    assert chosen.tolist() == [1]
-
-
 @given(
     logits=st.lists(st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=23),
     u=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, math.nextafter(1, 0)])),
@@ -320,23 +314,6 @@ def test_given_ids_are_scored() -> None:
         np.testing.assert_allclose(log_probabilities, expected, atol=1e-5)
 
 
-def test_a_samples_draws_are_its_own() -> None:
-    """Neither how many are written at once nor when the others stop changes a sample."""
-    prompts = ["ab", "ab", "c", "defghij"]
-    ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
-
-    def written(B: int, **options: Any) -> list[str]:
-        chunks = chunks_of(engine_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
-        return [sample.text for sample in collect(chunks, prompts[:B])]
-
-    together = written(4)
-    assert together[0] != together[1]
-    assert [written(B) for B in (1, 2, 3)] == [together[:1], together[:2], together[:3]]
-    stopped = written(4, stops=[together[2][5:8]])
-    assert stopped[2] == together[2][: together[2].index(together[2][5:8])]
-    assert all(whole.startswith(part) for whole, part in zip(together, stopped, strict=True))
-
-
 def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
     """More samples of one prompt once changed those of the next."""
     prompts = ["ab", "ab", "c", "c"]
@@ -473,16 +450,6 @@ def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
     assert [next(shown), next(shown)] == ["P", "a"]
     assert "".join(shown) == "b\n---\nQx\n---\nrs\n"
     assert "".join(in_order(iter([Chunk(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
-
-
-# --- prompts ---
-
-
-def test_no_prompt_is_a_new_line_where_there_is_one() -> None:
-    assert encode_prompt("", VOCABULARY) == [0]
-    assert VOCABULARY.characters[0] == "\n"
-    assert encode_prompt("", Vocabulary.of("xyz")) == [0]
-    assert encode_prompt("cab", VOCABULARY) == VOCABULARY.encode("cab").tolist()
 
 
 # --- the prompt loop ---

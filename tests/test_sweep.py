@@ -235,24 +235,6 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [([], [0.02, 0.04]), (["train.muon_learning_rate=0.7"], [0.7, 0.7])]
-)
-def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
-    given: list[str], expected: list[float], text_file: Path, load: Load
-) -> None:
-    """Bug: it varied AdamW's alone, while Muon, which updates most parameters, kept its own."""
-    base = load_config(None, [f"data.source={text_file}", "threads=1"])
-    trials = trials_of(base, *given, "train.learning_rate=1e-3,2e-3")
-
-    def choose(config: Config) -> Config:
-        rates = ["train.learning_rate=8e-3", "train.muon_learning_rate=0.16"]
-        return load_config(config, [*rates, *given])
-
-    rates = [config.train.muon_learning_rate for config in configs_of(trials, choose, load)]
-    assert rates == pytest.approx(expected)
-
-
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     base, chosen = small(train__steps=5, data__source=str(text_file)), list[Config]()

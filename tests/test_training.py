@@ -83,18 +83,6 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) -> None:
-    config = small(model__T=12, train__first_window=4, train__steps=6, train__batch_size=5)
-    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
-    shapes: list[torch.Size] = []
-    step.model.register_forward_pre_hook(lambda _model, inputs: shapes.append(inputs[0].shape))
-    for i, (B, T) in enumerate([(15, 4)] * 5 + [(5, 12)]):
-        step(i)
-        assert {shape[1] for shape in shapes} == {T}
-        assert sum(shape[0] for shape in shapes) == B
-        shapes.clear()
-
-
 def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
     models = []
     for micro_batches in (1, 3):
