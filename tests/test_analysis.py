@@ -43,9 +43,6 @@ def nats(gpt: GPT, ids: Tensor) -> list[float]:
     return [-math.log(p[t, int(ids[t + 1])]) for t in range(len(ids) - 1)]
 
 
-# --- ablated heads ---
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
     positions: str,
@@ -78,9 +75,6 @@ def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
     torch.testing.assert_close(torch.cat([prefilled, decoded], dim=1), expected)
 
 
-# --- the logit lens ---
-
-
 def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
     gpt = model()
     lens = logit_lens(gpt, IDS)
@@ -108,9 +102,6 @@ def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_ea
     torch.testing.assert_close(found.lens.probabilities[-1], found.probabilities.amax(-1))
     ids = torch.tensor([ALPHABET.characters.index(c) for c in "abcadeb"])
     assert found.losses.tolist() == pytest.approx(nats(gpt, ids), rel=1e-5)
-
-
-# --- norms of values and scores ---
 
 
 @torch.no_grad()
@@ -151,12 +142,3 @@ def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
         copying[t, t - 3] = 0.75  # to the same character: another kind of head
     scores = prefix_matching_score(torch.stack([induction, copying]))
     assert scores.tolist() == pytest.approx([0.75, 0])
-
-
-def test_a_text_of_one_character_and_a_model_of_context_1() -> None:
-    found = analyze_text(model(), ALPHABET, "a")
-    assert found.losses.shape == (0,)
-    assert found.removal_costs.isnan().all()
-    assert found.previous.isnan().all()
-    assert found.lens.predicted.shape == (L + 1, 1)
-    assert analyze_text(model(T=1), ALPHABET, "a").induction.isnan().all()

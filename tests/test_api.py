@@ -102,15 +102,6 @@ def test_the_loss_of_a_text_with_unknown_characters(
     ]
 
 
-def test_a_text_is_named_by_a_path_too(text_file: Path) -> None:
-    """`Path("my.txt")`, as a notebook has it, ended in a TypeError."""
-    first = gpt.train(small(), text=text_file, settings={"train.steps": 2})
-    both = gpt.train(small(), text=[text_file, str(text_file)], settings={"train.steps": 2})
-    assert (first.text, first.run) == (str(text_file), "runs/pangram")
-    assert both.run == "runs/pangram-2"
-    assert Path(both.run).is_dir()
-
-
 def test_a_text_with_other_characters_than_the_model_is_not_used(
     text_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,9 +110,6 @@ def test_a_text_with_other_characters_than_the_model_is_not_used(
     text_file.write_text(text_file.read_text() + "\u00ff" * 31)
     assert gpt.load(run).corpus() is None
     assert f"the characters of {text_file} have changed; continuing without it" in caplog.text
-
-
-# --- threads ---
 
 
 def weights(run: str | Path) -> dict[str, bytes]:
@@ -200,9 +188,6 @@ def test_a_model_in_several_threads_returns_what_it_returns_in_one(run: Path) ->
     assert all(all(each) for each in at_once(works))
 
 
-# --- modes of torch that the caller has set ---
-
-
 @contextmanager
 def default_dtype() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
@@ -250,9 +235,6 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(
     assert found[0] == found[1]
 
 
-# --- the folder of a run ---
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
     text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
@@ -274,9 +256,6 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
     assert gpt.load(tmp_path / "r").step
     if fails:
         assert gpt.resume(tmp_path / "r").step == 11
-
-
-# --- settings and help ---
 
 
 @pytest.mark.parametrize(

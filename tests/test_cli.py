@@ -26,7 +26,6 @@ from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
-from gpt.text.display import visible
 from gpt.text.sources import open_source
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
@@ -317,16 +316,6 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     assert "model: " not in err
 
 
-@pytest.mark.parametrize("command", [["sample"], ["attend"], ["runs", "--delete"]])
-def test_a_mistyped_run_is_answered_by_the_name_of_one(
-    gpt: Gpt, trained: Path, command: list[str]
-) -> None:
-    """Bug: `gpt sample diery` did not name the run `diary`."""
-    code, _, err = gpt(*command, "smal")
-    assert (code, "or its name in runs/; did you mean small?" in err) == (2, True)
-    assert "did you mean" not in gpt(*command, "nothing")[2]
-
-
 def test_the_program_ends_without_a_search_for_cycles() -> None:
     """Bug: on busy cores the prompt came back 2 to 5 s after the last line of output."""
     script = (
@@ -448,16 +437,6 @@ def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) 
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
-def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) -> None:
-    """Bug: it advised --checkpoint, which `gpt train` does not have."""
-    for weights in trained.glob("checkpoints/*/manifest.json"):
-        weights.write_bytes(b"{}")
-    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert (code, "--checkpoint" in err) == (1, False)
-    assert "runs/small cannot be resumed: none of its checkpoints is intact. " in err
-    assert err.endswith("or train the run again by --overwrite\n")
-
-
 def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> None:
     """Bug: `gpt explain LESSON RUN` was refused."""
     for run in (["nowhere"], ["--run", "nowhere"]):
@@ -524,26 +503,6 @@ def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
     command = f"{sys.executable} -m gpt sample --length 100000 --temperature 1 | head -c 5"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (len(done.stdout), done.stderr.count("\n")) == (5, 1)
-
-
-def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_out(
-    gpt: Gpt, config_file: Path
-) -> None:
-    Path("hostile.txt").write_text("\x1b[2J" * 200)
-    arguments = ("--config", config_file, "--run-dir", "h")
-    assert gpt("train", "hostile.txt", *arguments)[0] == 0
-    text = gpt("sample", "h", "--length", 50, "--seed", 3)[1]
-    assert "\x1b" in text
-    leader, follower = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpt", "sample", "h", "--length", "50", "--seed", "3"],
-        stdout=follower,
-    ) as process:
-        assert process.wait() == 0
-    os.close(follower)
-    shown = os.read(leader, 10_000).decode().replace("\r\n", "\n")
-    os.close(leader)
-    assert shown == visible(text)
 
 
 # --- attend ---

@@ -50,9 +50,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# --- intervals ---
-
-
 def assert_equal(interval: StudentInterval, expected: tuple[float, float]) -> None:
     assert (interval.low, interval.high) == pytest.approx((*expected,), rel=1e-9)
 
@@ -92,9 +89,6 @@ def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> 
         interval = paired_interval(*losses)
         contained += interval.low <= 0 <= interval.high
     assert 0.9 <= contained / texts <= 0.99
-
-
-# --- rows ---
 
 
 def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
@@ -199,15 +193,6 @@ def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: 
     assert row["loss"]["mean"] == pytest.approx(np.mean(best))
 
 
-def test_a_notice_about_the_text_of_all_runs_is_printed_once(gpt: Gpt) -> None:
-    """Bug: gpt compare repeated it for each run of a sweep."""
-    Path("text.txt").write_bytes(TEXT.replace("\n", "\r\n").encode())
-    for seed in (1, 2):
-        api.train(small(seed=seed, train__steps=2), text="text.txt", run_dir=f"run-{seed}")
-    code, _, err = gpt("compare", "run-1", "run-2")
-    assert (code, err.count("line ends read as LF")) == (0, 1)
-
-
 def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt: Gpt) -> None:
     """Bug: a run whose text had moved was compared with runs on any other text."""
     for name, word in (("a", "quick"), ("b", "slow")):
@@ -219,8 +204,6 @@ def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt: Gp
         assert (code, out) == (2, "")
         assert "differ (or, if a text is missing, the whole texts)" in err
 
-
-# --- logs of nanoGPT ---
 
 LOG = """tokens per iteration will be: 16,384
 number of parameters: 0.80M
@@ -290,17 +273,6 @@ def test_a_run_that_begins_below_a_loss_reached_it_at_step_0() -> None:
     Path("metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     curve = read_curve(Path(), 7)
     assert [curve.seconds_to(loss) for loss in (1.6, 1.4, 1.2)] == [0.0, 46.0, None]
-
-
-# --- the command ---
-
-
-def test_settings_are_rounded_in_tables(folder: Path, gpt: Gpt) -> None:
-    """Bug: `train.minutes 0.3787515909166662`."""
-    changes = {"train__steps": 2, "train__learning_rate": 1 / 700}
-    api.train(small(**changes), text=str(folder / "text.txt"), run_dir="odd")
-    _, out, _ = gpt("compare", "odd", folder / "bytes")
-    assert ("0.00143" in out, "0.001428" in out) == (True, False)
 
 
 def test_tables_fit_the_terminal_and_have_the_numbers(

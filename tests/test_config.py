@@ -232,8 +232,6 @@ def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
         assert load("", f"{key}={setting.default}") == Config(), key
 
 
-# --- --set: a value arrives as it is typed, or is refused ---
-
 NAMES = (  # settings that take a text
     *("device", "data.source", "data.include", "data.column", "data.separator", "data.encoding"),
     *("data.exclude", "data.val_source", "data.vocabulary", "train.init_from"),

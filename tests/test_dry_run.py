@@ -56,19 +56,6 @@ def test_time_and_memory_are_measured_once_and_shown_once(
         assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
 
 
-def test_it_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:
-    """It used to time the first steps only, whose windows are short, and predicted too little."""
-    seen: set[int] = set()
-
-    def note(model: GPT, ids: torch.Tensor) -> None:
-        if model.training:
-            seen.add(ids.shape[1])
-
-    with before_forward(note):
-        estimate(small(model__T=12, train__first_window=4, train__steps=30), corpus)
-    assert seen == {4, 12}
-
-
 def test_it_measures_with_the_threads_that_the_run_will_have(corpus: Corpus) -> None:
     """It took all there were, whatever the setting said."""
     counts: set[int] = set()

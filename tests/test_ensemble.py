@@ -11,7 +11,6 @@ import torch
 
 import gpt as package
 from gpt.config.schema import Config
-from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import Ensemble, make_model
 from gpt.runs.read import read_checkpoint
@@ -52,9 +51,6 @@ def weights_of(run: str, member: int | None = None) -> dict[str, bytes]:
     }
 
 
-# --- training ---
-
-
 @pytest.mark.parametrize(
     ("threads", "threads_each", "changes"),
     [
@@ -87,24 +83,6 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
             assert record["val_loss"] < sum(losses) / K, "Jensen's inequality"
 
 
-def test_a_stopped_ensemble_resumes_bit_for_bit(corpus: Corpus) -> None:
-    train(ensemble(), corpus, Path("uninterrupted"))
-    for stop in (3, 8):
-        steps: list[int] = []
-        with pytest.raises(Interrupted, match=f"stopped at step {stop}, saved"):
-            train(
-                ensemble(),
-                corpus,
-                Path("r"),
-                mode="resume" if stop > 3 else "new",
-                on_event=lambda event, steps=steps: steps.append(event["step"]),
-                should_stop=lambda steps=steps, stop=stop: stop in steps,
-            )
-    train(ensemble(), corpus, Path("r"), mode="resume")
-    assert weights_of("r") == weights_of("uninterrupted")
-    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
-
-
 def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradients of the second member are NaN at these steps."""
     original, second = Backward.__call__, member_seed(1337, 1)
@@ -134,9 +112,6 @@ def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(
     assert all(parameter.isfinite().all() for parameter in load("r").parameters())
 
 
-# --- one model ---
-
-
 @torch.no_grad()
 def test_the_logits_are_the_logarithms_of_the_mean_probabilities() -> None:
     model, ids = shaken(), torch.arange(13)[None] % len(ALPHABET)
@@ -160,36 +135,3 @@ def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus: 
     assert record["val_loss"] == pytest.approx(total / (len(val) - 1), rel=1e-5)
     assert package.load("r").checkpoint.val_loss == record["val_loss"]
     assert evaluate(model, corpus.val) == record["val_loss"]
-
-
-def test_the_members_losses_that_are_told_are_those_of_the_same_text(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At the last step, the losses on the whole val split and on a part were mixed."""
-    caplog.set_level("INFO", "gpt")
-    train(ensemble(train__eval_characters=29), corpus, Path("r"))
-    last = metrics_of(Path("r"))[-1]
-    losses = [last[f"val_loss_member_{m}"] for m in range(1, K + 1)]
-    told = f"step 11: val {last['val_loss']:.4f}, members {min(losses):.4f} to {max(losses):.4f}, "
-    assert f"{told}train {last['train_loss']:.4f}" in caplog.text
-    assert last["val_loss_part_member_1"] not in losses
-
-
-def test_an_ensemble_is_trained_shown_and_sampled_by_the_commands(
-    gpt: Callable[..., tuple[int, str, str]], text_file: Path
-) -> None:
-    Path("c.yaml").write_text(
-        "device: cpu\nmodel: {T: 13, C: 24, n_layer: 2, n_head: 2, ensemble: 3}\n"
-        "train: {steps: 5, batch_size: 3, sample_length: 5}\nsample: {length: 7}\n"
-    )
-    code, out, err = gpt("train", text_file, "--config", "c.yaml", "--run-dir", "r")
-    assert (code, "best val loss" in out) == (0, True)
-    assert "members 3." in err
-    assert gpt("sample", "r", "--length", "11", "--num-samples", "2")[0] == 0
-    code, out, _ = gpt("attend", "r", "--text", "the quick", "--head", "2")
-    assert (code, "r, step 5, member 1 of 3: layer" in out.replace("\n", " ")) == (0, True)
-    code, _, err = gpt("attend", "r", "--text", "the quick", "--head", "3")
-    assert (code, "--head: expected 1 to 2, got 3" in err) == (2, True)
-    assert "r (member 1 of 3)" in gpt("explain", "head", "--run", "r")[1]
-    code, out, _ = gpt("train", text_file, "--config", "c.yaml", "--dry-run", "--json")
-    assert (code, '"ensemble": 3' in out) == (0, True)

@@ -206,9 +206,6 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
     assert "a.txt: no such text" in err and "to evaluate another text" in err
 
 
-# --- the loss of the whole text, and of an evenly spread part ---
-
-
 @pytest.fixture
 def model(corpus: Corpus) -> GPT:
     model = GPT(small().model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
@@ -246,7 +243,10 @@ def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus: Corpus, mod
 def test_an_evaluation_leaves_later_threads_as_many_threads(
     corpus: Corpus, model: GPT, set_threads: Callable[[int], None]
 ) -> None:
-    """Bug: the number of threads that was set in the pool became the default of later threads."""
+    """Bug: the number of threads that was set in the pool became the default of later threads.
+
+    The pool of a training step had the same bug.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     set_threads(3)

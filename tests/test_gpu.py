@@ -18,7 +18,6 @@ from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
-from gpt.training.dry_run import estimate
 from gpt.training.start import train
 from tests.conftest import small
 
@@ -126,9 +125,3 @@ def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
         got = torch.from_numpy(engine.decode(new))
         expected = torch.stack([net(torch.tensor([text]))[0, -1] for text in texts])
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:
-    _, estimated = estimate(small(device="cuda", train__compile="off"), corpus)
-    assert estimated.device == "cuda"
-    assert 0 < estimated.state_bytes < estimated.peak_bytes < 2**30

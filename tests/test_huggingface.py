@@ -222,14 +222,3 @@ def test_an_export_that_cannot_be_written_changes_nothing(exists: bool) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
     assert Path("out").exists() == exists
-
-
-def test_an_export_does_not_replace_a_folder() -> None:
-    """Bug: it failed at the folder README.md, after it had replaced config.json."""
-    readme = exported(checkpoint_of(small())) / "README.md"
-    readme.unlink()
-    readme.mkdir()
-    before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
-    with pytest.raises(GPTError, match="expected a file, got a folder"):
-        exported(checkpoint_of(small(), BYTES))
-    assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before

@@ -70,9 +70,6 @@ def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     return Path(package.train(text=text, settings=changes, init_from=run, **options).run)
 
 
-# --- the model of step 0 ---
-
-
 @pytest.mark.parametrize(
     ("trained_with", "settings"),
     [
@@ -156,9 +153,6 @@ def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path
     losses = [[r["val_loss"] for r in metrics_of(run) if "val_loss" in r] for run in (tuned, fresh)]
     assert len(losses[0]) == 4
     assert all(a < b for a, b in zip(*losses, strict=True)), losses
-
-
-# --- its config ---
 
 
 def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
@@ -263,9 +257,6 @@ def test_a_config_that_contradicts_the_model_is_refused(
         api.estimate(text=new_text, init_from=run, settings=settings)
 
 
-# --- resuming, and where it came from ---
-
-
 def tensors(run: Path, step: int) -> dict[str, Any]:
     """The weights of a checkpoint."""
     return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
@@ -349,9 +340,6 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""
     shutil.copy(text_file, "other.txt")
     assert told(val_source="other.txt") == ""
-
-
-# --- the command ---
 
 
 def test_the_command_tells_what_is_new_and_the_loss_before_training(

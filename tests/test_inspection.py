@@ -70,9 +70,6 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
     return analysis, vocabulary
 
 
-# --- the weights ---
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("n", [1, 7, T])
 @torch.no_grad()
@@ -107,9 +104,6 @@ def test_weights_that_give_nan_are_refused() -> None:
             parameter.mul_(1e30)
     with pytest.raises(CheckpointError, match="logits are NaN or infinite; load another check"):
         attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
-
-
-# --- in a terminal ---
 
 
 def rows_of(shown: str) -> list[str]:
@@ -153,9 +147,6 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width:
     assert (f"The first {len(rows)} of {len(text)} characters" in " ".join(shown.split())) == (
         len(rows) < len(text)
     )
-
-
-# --- the picture ---
 
 
 @pytest.mark.parametrize("text", ["to be or", "日本語の文章$a$", HOSTILE, "x"])
@@ -208,50 +199,11 @@ def test_the_labels_of_500_characters_are_readable(heads: int) -> None:
     assert (abs(apart) > size / 72 * figure.dpi).all()
 
 
-# --- the page ---
-
-
 def data_of(page: str) -> dict[str, Any]:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data
     found: dict[str, Any] = json.loads(data[1])
     return found
-
-
-@settings(max_examples=30)
-@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13))
-def test_a_pages_data_reads_back(text: str) -> None:
-    analysis, vocabulary = analysis_of(text)
-    data = data_of(attention_page(analysis, text, "a run", vocabulary).decode())
-    n = len(text)
-    assert (data["text"], data["unit"], data["title"]) == ([*text], "character", "a run")
-    assert (data["layers"], data["heads"]) == (L, H)
-    stored = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(L, H, -1) / 65535
-    rows, columns = np.tril_indices(n)
-    assert np.abs(stored - analysis.weights.numpy()[:, :, rows, columns]).max() < 1e-5
-    for t in range(n):
-        p = analysis.probabilities[t]
-        order = p.argsort(descending=True).tolist()
-        assert [c for c, _ in data["next"][t]] == [vocabulary.characters[i] for i in order[:8]]
-        assert [q for _, q in data["next"][t]] == pytest.approx(p[order[:8]].tolist(), abs=1e-5)
-        if t + 1 < n:
-            follows = vocabulary.characters.index(text[t + 1])
-            probability, rank = data["actual"][t]
-            assert probability == pytest.approx(p[follows].item(), abs=1e-5)
-            assert rank == 1 + order.index(follows)
-    assert len(data["actual"]) == n - 1
-    for name, tensor in {
-        "norms": analysis.value_norms,
-        "previous": analysis.previous,
-        "induction": analysis.induction,
-        "losses": analysis.losses,
-        "without": analysis.losses_without,
-    }.items():
-        assert np.abs(np.array(data[name]) - tensor.numpy()).max(initial=0) < 1e-4, name
-    for row, layer in enumerate(data["lens"]):
-        ids = analysis.lens.predicted[row].tolist()
-        assert list(layer["next"]) == [vocabulary.characters[i] for i in ids]
-        assert layer["losses"] == pytest.approx(analysis.lens.losses[row].tolist(), abs=1e-4)
 
 
 def test_a_page_of_one_character_has_no_scores() -> None:
@@ -288,20 +240,6 @@ def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
         assert inline
         digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
         assert allowed[kind] == f"'sha256-{digest}'"
-
-
-# --- characters and files ---
-
-
-@pytest.mark.parametrize(
-    ("c", "sign"),
-    [
-        *[("a", "a"), ("\n", "↵"), (" ", "␣"), ("\t", "⇥"), ("\x1b", r"\x1b"), ("\x7f", r"\x7f")],
-        *[("\u2028", r"\u2028"), ("\u200b", r"\u200b"), ("\u0301", "◌\u0301"), ("日", "日")],
-    ],
-)
-def test_a_character_that_stands_alone_shows(c: str, sign: str) -> None:
-    assert symbol(c) == sign
 
 
 def test_a_name_is_checked() -> None:

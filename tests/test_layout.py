@@ -114,17 +114,6 @@ def test_a_constant_has_one_value_everywhere() -> None:
     assert duplicates(values) == {}
 
 
-@pytest.mark.parametrize(("library", "only"), [("yaml", "gpt.config.yaml"), ("typer", "gpt.cli")])
-def test_one_place_knows_each_outside_format(library: str, only: str) -> None:
-    users = [
-        name_of(path)
-        for path in MODULES
-        if any(module.split(".")[0] == library for module in imports_of(path))
-    ]
-    assert users
-    assert all(user == only or user.startswith(f"{only}.") for user in users), users
-
-
 def test_nothing_that_is_read_can_execute() -> None:
     """No pickle, no eval: torch.load always with weights_only, YAML by a safe loader."""
     for path in MODULES:

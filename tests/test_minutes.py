@@ -1,13 +1,10 @@
 """Runs that end when their time does, and repeat without a clock."""
 
-import fractions
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -431,27 +428,3 @@ def test_a_text_alone_is_trained_on_for_five_minutes(
     config, _ = api.estimate(text=text_file, settings=tiny | settings)
     assert config.train.minutes == minutes
     assert (config.train.steps == 2) == (minutes is None)
-
-
-def test_a_step_costs_no_more_with_many_plans() -> None:
-    """Bug: with 31 plans, each step added up the fractions of all of them again."""
-
-    def fraction_calls(plans: int) -> int:
-        schedule = Schedule(small(train__steps=997, model__T=12, train__first_window=4))
-        for i in range(plans):
-            schedule.replan(10 * i, 997 + i)
-        schedule.lr(500), schedule.shape(500)
-        calls = 0
-
-        def count(frame: FrameType, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call" and frame.f_code.co_filename == fractions.__file__
-
-        sys.setprofile(count)
-        try:
-            schedule.lr(501), schedule.shape(501)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    assert fraction_calls(31) <= fraction_calls(2)

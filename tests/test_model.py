@@ -16,7 +16,6 @@ from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import (
     GPT,
-    count_parameters,
     cross_entropy,
     expand_relu2,
 )
@@ -168,16 +167,6 @@ def test_with_offset_keys_one_layer_repeats_what_it_read() -> None:
     assert losses[True] < 1 < 2.5 < losses[False] < math.log(V)
 
 
-def test_rotary_scores_depend_on_distance_alone() -> None:
-    rotary = Rotary(config())
-    q, k = torch.randn(2, 1, 1, 1, HS).expand(2, 1, 1, T, HS)
-    scores = (rotary(q) @ rotary(k).transpose(-2, -1))[0, 0]  # the same q and k at every place
-    for distance in range(T):
-        along = scores.diagonal(-distance)
-        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(rotary(q).norm(dim=-1), q.norm(dim=-1))
-
-
 def test_rotary_worked_out_by_hand() -> None:
     """hs 4: channels 0 and 2 turn by t, channels 1 and 3 by t/100."""
     rotary = Rotary(config(head_size=4))
@@ -233,25 +222,6 @@ def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise() -> None:
             out.square().sum().backward()
         found.append([out, *(p.grad for p in part.parameters())])
     torch.testing.assert_close(*found)
-
-
-def test_parameters_are_counted_by_part() -> None:
-    model = GPT(config(positions="learned", qkv_bias=True, ngram=3), V)
-    counts = count_parameters(model)
-    assert sum(counts.values()) == sum(p.numel() for p in model.parameters())
-    qkv = H * (2 * HS + VS)
-    assert counts == {
-        "token_embedding": V * C,
-        "ngram_embeddings": 2 * V * C,
-        "position_embedding": T * C,
-        "norms": (2 * 2 + 1) * 2 * C,
-        "attention": 2 * (C * qkv + qkv + H * VS * C + C),
-        "mlp": 2 * (8 * C * C + 5 * C),
-        "head": V * C,
-    }
-
-
-# --- against Hugging Face's GPT-2, an implementation that shares no line with ours ---
 
 
 TEXTBOOK = {

@@ -101,9 +101,6 @@ def recorders(
         yield [metrics, shown]
 
 
-# --- TensorBoard ---
-
-
 def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
     """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
     config = small(train__log_every=3, data__source=str(text_file))
@@ -209,9 +206,6 @@ def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
         assert all(line.startswith("    ") for line in text.split("\n"))
 
 
-# --- resuming ---
-
-
 def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
@@ -244,9 +238,6 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
 
 
-# --- a full disk ---
-
-
 def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -271,9 +262,6 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
     assert ["metrics.jsonl" in text for text in warnings] == [True, False]
     assert all("File too large" in text and "training continues" in text for text in warnings)
     assert capfd.readouterr().err == ""
-
-
-# --- the terminal ---
 
 
 class Terminal:
@@ -337,13 +325,3 @@ def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
     least = {10: 0, 40: 2, 80: 7, 200: 7}[columns]
     assert present == [*words][: len(present)]
     assert len(present) >= least
-
-
-def test_the_bar_shows_step_losses_pace_and_time_left(
-    text_file: Path, terminal: Callable[[int], Terminal]
-) -> None:
-    screen = terminal(120)
-    train(small(), load_corpus(open_source(str(text_file))), Path("r"))
-    last = [line for line in screen.shown() if "11/11" in line][-1]
-    for words in ("train ", "val ", "chars/s", "<00:00"):
-        assert words in last

@@ -13,7 +13,6 @@ from gpt.config.load import load_config
 from gpt.errors import ConfigError
 from gpt.runs.curves import read_curve
 from gpt.runs.find import list_runs
-from gpt.runs.read import read_checkpoint
 from tests.conftest import rehash, small
 
 Gpt = Callable[..., tuple[int, str, str]]
@@ -63,14 +62,6 @@ def test_damaged_losses_of_an_old_run_are_skipped(counted: Path, gpt: Gpt) -> No
     last = package.load("counted", checkpoint="last").checkpoint
     assert (last.step, last.val_loss, last.best_step) == (30, None, 10)
     assert read_curve(counted, 32).steps == [0, 10, 20]
-
-
-def test_a_checkpoint_of_an_old_run_loads_in_the_root_folder(counted: Path) -> None:
-    """Bug: metrics.jsonl was looked for above the root folder."""
-    place = counted / "checkpoints" / "step-10"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "absolute", lambda path: Path("/") / path.name)
-        assert read_checkpoint(place).val_loss is None
 
 
 def test_a_run_with_counts_is_resumed_as_a_network(counted: Path, gpt: Gpt) -> None:

@@ -81,22 +81,6 @@ def test_muon_worked_out_by_hand() -> None:
         torch.testing.assert_close(p.detach(), expected)
 
 
-@pytest.mark.parametrize("shape", [(31, 5), (5, 31)])
-def test_muon_moves_all_neurons_equally_far_in_the_long_run(shape: tuple[int, int]) -> None:
-    p = torch.nn.Parameter(torch.zeros(shape))
-    sizes = torch.logspace(-1.2, 1.2, 31)[:, None]
-    muon = Muon([p], [[shape[0]]], 0.1, 0.0)
-    moved = torch.zeros(shape)
-    for step in range(200):
-        before = p.detach().clone()
-        p.grad = drawn(*shape, seed=step) * (sizes if shape[0] == 31 else sizes.mT)
-        muon.step(1.0)
-        if step >= 50:
-            moved += (p.detach() - before) ** 2
-    lengths = moved.sum(1 if shape[0] == 31 else 0).sqrt()
-    assert lengths.max() < 1.2 * lengths.min()
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_only_matrices_decay(optimizer: str) -> None:
     """And beside Muon only those of the blocks. Without a gradient, decay alone moves weights."""
@@ -129,29 +113,8 @@ def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself() -> Non
     torch.testing.assert_close(qkv.detach(), torch.cat(parts))
 
 
-# --- schedule and optimizer ---
-
-
 def schedule_of(**train: float) -> Schedule:
     return Schedule(Config.model_validate({"train": train}))
-
-
-@given(steps=st.integers(1, 500), warmup=st.integers(0, 500))
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(steps: int, warmup: int) -> None:
-    warmup = min(warmup, steps)
-    schedule = schedule_of(
-        steps=steps, warmup_steps=warmup, learning_rate=0.7, min_learning_rate=0.2
-    )
-    rates = [schedule.lr(step) for step in range(steps + 1)]
-    rise, fall = rates[:warmup], rates[warmup:]
-    assert rise == sorted(rise)
-    assert fall == sorted(fall, reverse=True)
-    assert all(0 < rate <= 0.7 + 1e-12 for rate in rates)
-    if warmup:
-        assert rise[-1] == pytest.approx(0.7)
-    if steps > warmup:
-        assert fall[0] == pytest.approx(0.7)
-        assert fall[-1] == pytest.approx(0.2)
 
 
 def test_the_learning_rate_worked_out_by_hand() -> None:

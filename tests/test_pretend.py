@@ -24,7 +24,6 @@ from gpt.cuda_graph import replayed
 from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import DeviceError, TrainingError
-from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
@@ -32,7 +31,6 @@ from gpt.recipe.choose import choose_config
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
@@ -432,18 +430,6 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back
 
 
 # --- evaluation and sampling ---
-
-
-def test_an_analysis_of_attention_gives_the_cpus_numbers(pretend: torch.device) -> None:
-    vocabulary = Vocabulary("".join(map(chr, range(64, 64 + 31))))
-    here, there = model_on(CPU).eval(), model_on(pretend).eval()
-    draws = torch.Generator().manual_seed(3)
-    for a, b in zip(here.parameters(), there.parameters(), strict=True):
-        b.data.copy_(torch.nn.init.normal_(a, std=0.3, generator=draws))
-    expected, found = (analyze_text(model, vocabulary, "ABACADAB") for model in (here, there))
-    torch.testing.assert_close(vars(found.lens), vars(expected.lens))
-    for name in ("weights", "value_norms", "losses", "losses_without", "previous", "induction"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("make", [model_on, ensemble_on])

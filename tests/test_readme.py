@@ -63,9 +63,6 @@ def test_it_is_short_and_its_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-# --- tests/README.md ---
-
-
 TESTS = Path(__file__).parent
 
 

@@ -1,6 +1,5 @@
 """Real texts, not ours: read, trained on, saved, resumed, sampled from."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +7,6 @@ import pytest
 import gpt
 from gpt import api
 from gpt.errors import Interrupted
-from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from tests.conftest import SHARED_DATA, small
 
 LARGEST_BYTES = 2**21  # larger texts take long to read, and show nothing else
@@ -23,15 +20,6 @@ SMALL = small(
     train__checkpoint_every=2,
     train__eval_characters=211,
 )
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
-def test_ids_give_the_text_back(path: Path) -> None:
-    text = path.read_text("utf-8").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    corpus = load_corpus(open_source(str(path)))
-    assert corpus.vocabulary.characters == "".join(sorted(set(text)))
-    assert corpus.vocabulary.decode(corpus.ids) == text
-    assert len(corpus.train) == int(0.9 * len(text))
 
 
 @pytest.mark.parametrize(

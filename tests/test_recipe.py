@@ -70,9 +70,6 @@ def chosen(minutes: float, train_ids: int) -> Choice:
     return choose(size, characters, train_ids, max_members=8)
 
 
-# --- the table ---
-
-
 def test_the_example_of_the_table_worked_out_by_hand() -> None:
     """3 x 128 sees 13 M characters in five minutes, and 4 x 160 sees 7 M: too few."""
     seen = dict.fromkeys(SIZES, 7000000.0) | dict.fromkeys(SIZES[:4], 13000000.0)
@@ -145,30 +142,6 @@ def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
             assert getattr(ours.train, key) == pytest.approx(getattr(shipped.train, key), rel=rel)
 
 
-@pytest.mark.parametrize(
-    ("choice", "train_ids", "sentence"),
-    [
-        (
-            Choice(Size(2, 96), 162_000, 8, 0.1),
-            18_000,
-            "9 passes over the short text: 8 models are averaged, because one would overfit, token "
-            "dropout 0.1",
-        ),
-        (
-            Choice(Size(3, 128), 9_000_000),
-            900_000_000,
-            "0.01 passes over the long text: one model, which sees 15 characters for each "
-            "parameter",
-        ),
-    ],
-)
-def test_a_choice_is_explained_in_a_sentence(choice: Choice, train_ids: int, sentence: str) -> None:
-    assert choice.sentence(train_ids) == sentence
-
-
-# --- what is measured ---
-
-
 def clock_since_now() -> float:
     return time.perf_counter() - BEGAN
 
@@ -235,9 +208,6 @@ def test_ranks_share_a_batch_and_measure_their_speed_together() -> None:
     )
     result = choose_config(corpus, base, 0.2, clock_since_now, ranks=Ranks(size=4))
     assert (result.config.train.batch_size, result.probed) == (8, None)
-
-
-# --- how much a text repeats itself; characters or bytes ---
 
 
 @given(

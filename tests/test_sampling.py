@@ -20,7 +20,6 @@ from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.model.ensemble import LanguageModel, make_model
-from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
@@ -150,13 +149,6 @@ def test_temperature_raises_probabilities_to_its_inverse(
     np.testing.assert_allclose(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
 
 
-@given(logits=logits_of)
-def test_log_probabilities_are_torchs(logits: NDArray[np.float64]) -> None:
-    np.testing.assert_allclose(
-        log_softmax(logits), torch.tensor(logits).log_softmax(-1), rtol=1e-9, atol=1e-12
-    )
-
-
 @given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
 def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
     for rules in (
@@ -198,15 +190,6 @@ def test_the_rules_are_the_configs_but_for_the_flags() -> None:
 
 
 # --- engines: what they know of a text is what the whole model says of it ---
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_names_and_shapes_of_the_parameters_are_known_without_a_model(
-    shape: dict[str, Any],
-) -> None:
-    net = model(**shape)
-    expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    assert parameter_shapes(net.config, V) == expected
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -300,18 +283,6 @@ def test_each_character_has_the_context_that_the_docstring_says(
             expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
             assert log_probabilities[b, ids[b]] == pytest.approx(expected, abs=1e-3)
             contexts[b].append(ids[b])
-
-
-def test_given_ids_are_scored() -> None:
-    """As if the ids had been drawn: the log-probabilities of a greedy text."""
-    net = model()
-    greedy = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]), rules_of(temperature=0))
-    scoring = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]))
-    for _ in range(23):
-        ids, expected = greedy.step()
-        given, log_probabilities = scoring.step(ids)
-        assert given == ids
-        np.testing.assert_allclose(log_probabilities, expected, atol=1e-5)
 
 
 def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
@@ -496,51 +467,3 @@ def test_commands_change_how_the_next_text_is_sampled() -> None:
     shown = converse(*commands, "ab", "/help", "/quit", "ab")
     assert shown.endswith(f"> ab{text}\n> {HELP}\n> ")
     assert converse("/top-k 3", "/top-k none", "ab").endswith(converse("ab").removeprefix("> "))
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("/seed -1", "/seed: expected a number from 0 on, got -1"),
-        ("/temperature nan", "temperature: expected a valid number, got 'nan'"),
-        ("/top-k 0", "top_k: expected greater than 0, got"),
-        ("/x", "/x: no such command; /help lists them"),
-    ],
-)
-def test_a_wrong_command_has_a_message_and_changes_nothing(line: str, message: str) -> None:
-    shown = converse(line, "ab")
-    assert shown.startswith(f"> {message}")
-    assert shown.split("\n", 1)[1] == converse("ab")
-
-
-def test_messages_of_the_prompt_loop_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: a terminal broke them in the middle of a word."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    line, rest = converse("XYZKLMNOPQRST").removeprefix("> ").split("\n", 1)
-    assert 60 < len(line) < 80
-    assert line.endswith(tuple("XYZKLMNOPQRST"))
-    assert "; leave" in rest.split("\n")[0]
-
-
-def test_ctrl_c_stops_the_text_and_no_more() -> None:
-    """And /continue continues what was shown until then."""
-    whole, shown = sample("ab", length=29), list[str]()
-    lines = iter(["ab", "/length 3", "/continue"])
-
-    def read(prompt: str) -> str:
-        shown.append(prompt)
-        if (line := next(lines, None)) is None:
-            raise EOFError
-        return line
-
-    def show(text: str) -> None:
-        shown.append(text)
-        if "".join(shown).endswith(f"> ab{whole[:4]}"):
-            raise KeyboardInterrupt
-
-    rules = SampleConfig(temperature=1.0)
-    Repl(Model(Path("r"), data_of(model()), "cpu"), 5, rules).run(read, show)
-    rest = sample("ab" + whole[:4], length=3, seed=6)
-    assert "".join(shown[1:]) == f"> ab{whole[:4]}\n> length 3\n> {rest}\n> \n"
-    assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

@@ -37,8 +37,6 @@ from tests.serving import (  # noqa: F401
 
 PLAIN: dict[str, float | None] = {"temperature": 1.0}
 
-# --- completions ---
-
 
 def test_a_seed_gives_the_text_of_gpt_sample(run: Path, client: openai.OpenAI) -> None:
     prompts, model = ["the ", PANGRAM, ""], gpt.load(run, device="cpu")
@@ -54,14 +52,6 @@ def test_a_seed_gives_the_text_of_gpt_sample(run: Path, client: openai.OpenAI) -
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len("".join(prompts))
     assert answer.usage.completion_tokens == 6 * 31
-
-
-def test_ids_are_a_prompt(run: Path, client: openai.OpenAI) -> None:
-    ids = [gpt.load(run).vocabulary.encode(text).tolist() for text in ("the ", "dog")]
-    both = client.completions.create(model="run", prompt=ids, seed=3, echo=True)
-    one = client.completions.create(model="run", prompt=ids[1], seed=3, echo=True)
-    assert [choice.text[:3] for choice in both.choices] == ["the", "dog"]
-    assert one.choices[0].text == both.choices[1].text
 
 
 def test_a_stream_is_the_text_in_parts(client: openai.OpenAI) -> None:
@@ -182,9 +172,6 @@ def test_the_printed_example_works(run: Path) -> None:
         command, address, body = process.stdout.readline().split(maxsplit=2)
         assert (command, address) == ("curl", f"{url}/v1/completions")
         assert len(text_of(url, **json.loads(shlex.split(body)[1]))) == 200
-
-
-# --- the process ---
 
 
 def test_a_run_in_training_is_served_with_its_token_until_a_signal(

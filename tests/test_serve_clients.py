@@ -30,8 +30,6 @@ from tests.serving import (  # noqa: F401
     trained_run,
 )
 
-# --- wrong requests ---
-
 
 @pytest.mark.parametrize(
     ("fields", "status", "message"),
@@ -90,9 +88,6 @@ def test_a_body_of_10_mb_is_refused(server: str, is_chunked: bool) -> None:
     chunks = (large[i : i + 2**16] for i in range(0, len(large), 2**16))
     status, answer, _ = ask(server, chunks if is_chunked else large)
     assert (status, "1,048,576 bytes" in answer["error"]["message"]) == (413, True)
-
-
-# --- clients that misbehave ---
 
 
 def wait_for(server: str, fields: dict[str, Any], status: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from faults.sweeps import killed_sweeps
 from faults.work import Work, bits
@@ -104,13 +103,6 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[st
     (key, _, _) = change.partition("=")
     found = [each.get(key) for each in combinations([change]).values()]
     assert found == (values or [None])
-
-
-def test_names_are_of_a_folder_and_no_two_are_alike() -> None:
-    values = ["a/b", "a?b", "../..", "x" * 300, "\x1b[1m"]
-    names = combinations([f"seed={json.dumps(values)}"])
-    assert len(names) == len(values)
-    assert all("/" not in name and name.isprintable() and len(name) <= 60 for name in names)
 
 
 # --- what it trains ---
@@ -368,18 +360,6 @@ def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
     assert (code, *gpt(*command)[:2]) == (0, 0, out)
     index.unlink()
     assert gpt(*command)[:2] == (0, out)
-
-
-def test_runs_of_one_text_hold_one_file_open(text_file: Path) -> None:
-    """Each run held one, and macOS allows 256 files."""
-    held = list[int]()
-
-    def count(event: dict[str, Any]) -> None:
-        opened = [Path(file.path) for file in psutil.Process().open_files()]
-        held.append(sum(path.is_relative_to(cache_dir()) for path in opened))
-
-    package.sweep(small(train__steps=2), text=text_file, seeds=5, on_event=count)
-    assert max(held) == 1
 
 
 # --- the command ---

@@ -31,9 +31,6 @@ from tests.test_training import RISING, same_weights
 pytestmark = pytest.mark.precision
 
 
-# --- events ---
-
-
 def test_events_tell_a_notebook_all_that_the_records_hold(corpus: Corpus) -> None:
     events: list[dict[str, Any]] = []
     train(small(train__log_every=3), corpus, Path("r"), on_event=events.append)
@@ -51,9 +48,6 @@ def test_events_tell_a_notebook_all_that_the_records_hold(corpus: Corpus) -> Non
     saved = [event for event in events if event["kind"] == "checkpoint"]
     assert [event["step"] for event in saved] == [0, 4, 8, 11]
     assert Path(saved[-1]["path"]).is_dir()
-
-
-# --- which checkpoint is the best ---
 
 
 def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> None:
@@ -92,8 +86,6 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     Trainer(context, state, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
 
-
-# --- evaluations on a part of the val split ---
 
 PART = {"train__eval_characters": 53}
 
@@ -137,9 +129,6 @@ def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
     assert target.val_loss != parts[target.step]
 
 
-# --- rolling back ---
-
-
 def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
     """It made a second model and optimizer while it held the first: twice the memory."""
     trained: list[torch.nn.Module] = []
@@ -175,9 +164,6 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
     assert outcome.step == gpt.load("r", "last").step == 11
     last = metrics_of(Path("r"))[-1]
     assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
-
-
-# --- time ---
 
 
 def test_elapsed_s_counts_on_over_resumes(corpus: Corpus) -> None:

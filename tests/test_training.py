@@ -9,7 +9,6 @@ import signal
 import subprocess
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier
@@ -22,7 +21,7 @@ from gpt.config.load import load_config
 from gpt.device import autocast, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
-from gpt.evaluation.loss import Stopped, evaluate, evaluate_each
+from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
@@ -187,25 +186,6 @@ def test_a_deterministic_run_leaves_torch_as_it_was(corpus: Corpus, fails: bool)
     assert dict(os.environ) == environment
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
-    corpus: Corpus, set_threads: Callable[[int], None], threads: int
-) -> None:
-    """Its workers once decided how many threads those started later computed with."""
-    set_threads(threads)
-    for changes in ({}, {"model__dropout": 0.3}):
-        config = small(**changes)
-        torch.manual_seed(1)
-        expected = torch.rand(3)
-        torch.manual_seed(1)
-        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-        build_step(config, model, CPU, SINGLE, corpus.train)(0)
-        assert torch.rand(3).equal(expected)
-        assert torch.get_num_threads() == threads
-        with ThreadPoolExecutor(1) as started_later:
-            assert started_later.submit(torch.get_num_threads).result() == threads
-
-
 def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
     corpus: Corpus, set_threads: Callable[[int], None]
 ) -> None:
@@ -295,20 +275,6 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
         scored.append(evaluate(model, corpus.ids))
         assert torch.get_num_threads() == threads
     assert scored[1::2] == [scored[1]] * 4
-
-
-def test_an_evaluation_stops_within_a_window_of_each_thread(
-    corpus: Corpus, set_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was once asked to stop only at every fourth window of each thread."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 13)
-    set_threads(2)
-    model = GPT(small().model, len(corpus.vocabulary))
-    scored: list[int] = []
-    model.register_forward_pre_hook(lambda *_: scored.append(1))
-    with pytest.raises(Stopped):
-        evaluate_each(model, corpus.ids, should_stop=lambda: len(scored) >= 5)
-    assert len(scored) in (5, 6)
 
 
 # --- a run ---
