@@ -209,23 +209,6 @@ def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
     assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
 
-def test_a_kill_while_an_evaluation_is_made_up_for_leaves_no_repeat(corpus: Corpus) -> None:
-    """What it had recorded of that step, before it could save, was recorded once more."""
-    train(small(), corpus, Path("uninterrupted"))
-    stop_in_evaluation(small(), corpus)
-
-    def kill(event: dict[str, Any]) -> None:
-        if event["kind"] == "step":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(small(), corpus, Path("r"), mode="resume", on_event=kill)
-    assert metrics_of(Path("r"))[-1]["step"] == 4
-    train(small(), corpus, Path("r"), mode="resume")
-    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
-    assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
-
-
 def test_a_stop_just_after_an_evaluation_saves_too(corpus: Corpus) -> None:
     """It once said `saved`, of a step that was neither due nor the best."""
     evaluated: list[int] = []

@@ -136,7 +136,10 @@ def test_bytes_keep_their_rows() -> None:
 
 
 def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> None:
-    """Fine-tuning that only makes the model worse ended with its first, worse evaluation."""
+    """Fine-tuning that only makes the model worse ended with its first, worse evaluation.
+
+    Bug: the loss of step 0 was assumed to be that of guessing.
+    """
     Path("old.txt").write_text(OLD, "utf-8")
     rates = ["train.learning_rate=9", "train.muon_learning_rate=9", "train.warmup_steps=0"]
     run = fine_tuned(runs(), "old.txt", *rates)

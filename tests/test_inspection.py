@@ -20,7 +20,6 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.head_analysis import (
-    Attention,
     AttentionAnalysis,
     LogitLens,
     analyze_text,
@@ -173,30 +172,6 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
             spelled = "".join(f"(?:{re.escape(a)}|{re.escape(b)})" for a, b in signs)
             assert re.fullmatch(spelled, labels) if outer else not ticks
     assert png(figure).startswith(b"\x89PNG\r\n")
-
-
-@pytest.mark.parametrize("heads", [1, 2, 7])
-def test_the_labels_of_500_characters_are_readable(heads: int) -> None:
-    """Every sixth or 24th character was named, at less than 5 points: they read as nothing."""
-    n = 499
-    text = ("abcdefghij" * 50)[:n]
-    figure = draw(Attention(torch.eye(n).expand(1, heads, n, n), torch.ones(n, 10)), text, "t")
-    first = figure.axes[0]
-    width, height = figure.get_size_inches()
-    assert max(width, height) < 20
-    assert width * figure.dpi > n * heads  # a dot for each position at least
-    ticks = first.get_yticklabels()
-    labels = [tick.get_text() for tick in ticks]
-    assert "".join(labels) == text
-    start = 0
-    for label, centre in zip(labels, first.get_yticks(), strict=True):
-        assert centre == start + (len(label) - 1) / 2
-        start += len(label)
-    figure.canvas.draw()
-    apart = np.diff([tick.get_window_extent().y0 for tick in ticks])[:-1]
-    size = ticks[0].get_fontsize()
-    assert size >= 6
-    assert (abs(apart) > size / 72 * figure.dpi).all()
 
 
 def data_of(page: str) -> dict[str, Any]:

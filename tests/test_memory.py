@@ -5,29 +5,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config, ModelConfig
-from gpt.errors import OutOfMemory
-from gpt.memory import check_memory, free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.recipe.choose import choose_config
 from gpt.recipe.table import Choice, Size, settings
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 from tests.pretend import two_gpus
-from tests.test_recipe import corpus_of
 
 Gpt = Callable[..., tuple[int, str, str]]
 
@@ -118,17 +112,11 @@ def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
     assert estimate / 1.5 <= taken <= 1.5 * estimate
 
 
-def test_more_than_is_free_is_refused_with_its_larger_parts() -> None:
-    free = free_bytes()
-    assert 0 < free <= psutil.virtual_memory().total
-    check_memory("this", {"a": 0.5 * 2**28}, "do that")
-    expected = r"this would take about [\d,.]+ GB of memory \(b [\d,.]+ GB\), and [\d,.]+ GB are"
-    with pytest.raises(OutOfMemory, match=rf"{expected} free; do that"):
-        check_memory("this", {"a": 2**20, "b": 2.0 * psutil.virtual_memory().total}, "do that")
-
-
 def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> None:
-    """It took 23.5 GB, and the system ended the process without a message."""
+    """It took 23.5 GB, and the system ended the process without a message.
+
+    Bug: what is measured where a config is chosen took 28 GB unasked.
+    """
     arguments = ["train", text_file, "--set", "train.batch_size=1000000000", "--set", "model.T=13"]
     for more in (["--dry-run"], ["--run-dir", "r"]):
         code, out, err = gpt(*arguments, *more)
@@ -136,21 +124,6 @@ def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> 
         assert "training would take about" in err
         assert "a smaller train.batch_size" in err
     assert not Path("r").exists()
-
-
-@linux
-def test_a_text_of_more_characters_than_memory_can_hold_is_refused_before_it_is_tried() -> None:
-    """What is measured first, where a config is chosen, would have taken 28 GB unasked."""
-    from resource import RLIMIT_AS, getrlimit, setrlimit
-
-    corpus = corpus_of(10**6, V=400_000)
-    before = getrlimit(RLIMIT_AS)
-    setrlimit(RLIMIT_AS, (psutil.Process().memory_info().vms + 2**30, before[1]))
-    try:
-        with pytest.raises(OutOfMemory, match="training would take about"):
-            choose_config(corpus, Config(), 5, perf_counter)
-    finally:
-        setrlimit(RLIMIT_AS, before)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.cuda_graph import replayed
 from gpt.device import computing_with, select_device, select_precision
@@ -33,7 +32,6 @@ from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
-from gpt.training.optimizer import make_optimizers
 from gpt.training.start import train
 from gpt.training.step import TrainStep
 from gpt.training.stopwatch import CHARACTER, Stopwatch
@@ -332,45 +330,6 @@ class LargestTensor(TorchDispatchMode):
             if isinstance(result, torch.Tensor):
                 self.numbers = max(self.numbers, result.numel())
         return results
-
-
-class KernelCount(TorchDispatchMode):
-    """Counts the kernels that an accelerator would run for the operations in a `with` block.
-
-    An operation on lists of tensors is one kernel if their strides agree, and else one for each.
-    """
-
-    kernels = 0
-
-    def __torch_dispatch__(
-        self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        lists = [arg for arg in args if isinstance(arg, list) and arg]
-        if "_foreach_" in str(operation) and any(
-            len({tensor.stride() for tensor in tensors}) > 1 for tensors in zip(*lists, strict=True)
-        ):
-            self.kernels += len(lists[0])
-        elif not (operation.is_view or operation is torch.ops.aten._unsafe_view.default):
-            self.kernels += 1
-        return operation(*args, **kwargs or {})
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_update_takes_few_kernels(pretend: torch.device, dtype: torch.dtype) -> None:
-    """It took 748, of which 560 copied tensors in case the update would be skipped."""
-    path = Path(__file__).parents[1] / "configs" / "shakespeare_gpu.yaml"
-    config = load_config(
-        path, ["model.C=48", "model.head_size=8"]
-    )  # small; the number of tensors is unchanged
-    model = GPT(config.model, 65).to(pretend)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizers = make_optimizers(model, config.train, dtype)
-    skip = torch.tensor(data=False, device=pretend)
-    with KernelCount() as count:
-        for optimizer in optimizers:
-            optimizer.step(1.0, skip)
-    assert count.kernels <= 135
 
 
 @pytest.mark.parametrize("ensemble", [1, 2])

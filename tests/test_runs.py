@@ -157,16 +157,10 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
         assert "http" not in str(error.value)
     training.write_text(good)
     name = next(iter(tensors))
-    for other in (
-        {k: v for k, v in tensors.items() if k != name},
-        tensors | {"7.mean.0": tensors[name]},
-        tensors | {"mean": tensors[name]},
-        tensors | {name: tensors[name][..., :-1].copy()},
-    ):
-        save_file(other, optimizer)
-        rehash(place(4))
-        with pytest.raises(CheckpointError, match="training state is not of this model"):
-            train(small(), corpus, RUN, mode="resume")
+    save_file(tensors | {name: tensors[name][..., :-1].copy()}, optimizer)
+    rehash(place(4))
+    with pytest.raises(CheckpointError, match="training state is not of this model"):
+        train(small(), corpus, RUN, mode="resume")
 
 
 def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(

@@ -3,28 +3,18 @@
 import json
 import math
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
 
 import gpt
-from gpt.distributed.ranks import SINGLE
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
-from gpt.training.build_step import build_step
-from gpt.training.evaluator import Progress
-from gpt.training.run_context import RunContext
-from gpt.training.run_state import RunState
-from gpt.training.schedule import Schedule
 from gpt.training.start import train
-from gpt.training.stopwatch import Stopwatch
-from gpt.training.time_budget import TimeBudget
-from gpt.training.trainer import Trainer
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 
@@ -70,21 +60,6 @@ def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
     outcome = train(bad, corpus, Path("r"))
     assert outcome.best_val_loss > math.log(len(corpus.vocabulary))
     assert gpt.load("r").step == outcome.best_step > 0
-
-
-def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
-    """Its loss was assumed to be that of guessing, which a trained model's is not."""
-    config = small()
-    model = GPT(config.model, len(corpus.vocabulary))
-    torch.nn.init.normal_(model.head.weight)
-    expected = evaluate(model, corpus.val)
-    update = build_step(config, model, torch.device("cpu"), SINGLE, corpus.train)
-    budget = TimeBudget(config, len(corpus.val) - 1, Stopwatch(perf_counter))
-    state = RunState(config, 0, update, Schedule(config), budget, Progress())
-    Path("r").mkdir()
-    context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False, update.device)
-    Trainer(context, state, None).fit()
-    assert metrics_of(Path("r"))[0]["val_loss"] == expected
 
 
 PART = {"train__eval_characters": 53}
