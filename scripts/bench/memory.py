@@ -21,12 +21,9 @@ from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 
 SHORT = ["train.steps=12", "train.eval_every=12", "train.warmup_steps=2"]
+TRAINED_HERE = ("quickstart", "shakespeare_fast", "shakespeare_cpu", "shakespeare_best", "classic")
 SHIPPED = {  # changes that shorten a run without changing the memory of a step
-    "quickstart": SHORT,
-    "shakespeare_fast": SHORT,
-    "shakespeare_cpu": SHORT,
-    "shakespeare_best": SHORT,
-    "classic": SHORT,
+    **dict.fromkeys(TRAINED_HERE, SHORT),
     "shakespeare_gpu": [*SHORT, "device=cpu", "train.steps=3", "train.eval_characters=20000"],
 }
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
