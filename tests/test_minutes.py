@@ -282,18 +282,6 @@ def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: 
     assert same_weights(Path("again"), Path("r"))
 
 
-def test_a_config_with_minutes_and_plans_makes_plans_of_its_own_from_its_first_check_on(
-    corpus: Corpus,
-) -> None:
-    """Those of a run that was stopped twice: its new run ended with a checkpoint of no plan."""
-    config = load_config(timed(), ["train.steps=90", "train.plans=[[0, 70], [43, 80], [61, 90]]"])
-    run_on(Machine(even), config, corpus, "r")
-    assert read_summary(Path("r"), "last").finished
-    plans = load_config("r/config.yaml").train.plans
-    assert plans[0] == (0, 70)
-    assert (43, 80) not in plans
-
-
 @pytest.mark.parametrize("killed", [1, 43])
 def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed: int) -> None:
     """Plans made before are kept, and what is planned after it repeats from the folder as well."""

@@ -19,11 +19,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tensorboard.plugins.hparams import metadata
 from tensorboard.util import tensor_util
 from tqdm.utils import disp_len
 
-from gpt.config.schema import values
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.head_analysis import attend
 from gpt.text.batches import to_torch
@@ -58,12 +56,6 @@ def texts_of(run: Path, tag: str):  # type: ignore[no-untyped-def]
 
 def points(run: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events_of(run).Scalars(tag)]
-
-
-def hparams_of(run: Path) -> dict[str, object]:
-    content = events_of(run).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    started = metadata.parse_session_start_info_plugin_data(content)
-    return {key: getattr(v, v.WhichOneof("kind")) for key, v in started.hparams.items()}
 
 
 def evaluation(sample: str) -> Evaluation:
@@ -165,19 +157,6 @@ def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
     for step, loss, text in rows:
         assert float(loss) == pytest.approx(losses[int(step)], abs=1e-4)
         assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
-
-
-def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:
-    """As numbers, truth values and strings, with the seed; a resume leaves one row, the newest."""
-    corpus = load_corpus(open_source(str(text_file)))
-    train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
-    outcome = train(small(seed=5), corpus, Path("r"), mode="resume")
-    shown = hparams_of(Path("r"))
-    config = values(small(seed=5))
-    assert {key for key in shown if not key.startswith("final/")} == set(config)
-    for key, value in config.items():
-        assert shown[key] == ("null" if value in (None, ()) else value), key
-    assert shown["final/best_val_loss"] == pytest.approx(outcome.best_val_loss)
 
 
 @pytest.mark.pictures

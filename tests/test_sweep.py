@@ -16,7 +16,7 @@ from faults.work import Work, bits
 import gpt as package
 from gpt.config.combinations import combinations
 from gpt.config.load import load_config
-from gpt.config.schema import Config, explicit
+from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
 from gpt.recipe.sweep import Load, run_sweep, specify
@@ -331,22 +331,6 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
         ]
         with nullcontext() if is_open else pytest.raises(UsageError, match="runs that differ"):
             check_different(trials)
-
-
-@pytest.mark.parametrize(
-    ("swept", "others"),
-    [
-        ("train.batch_size=16,32", ["train.accumulation=8"]),
-        ("train.learning_rate=1e-2,2e-2", ["train.min_learning_rate=5e-3", "train.minutes=1"]),
-    ],
-)
-def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
-    text_file: Path, load: Load, swept: str, others: list[str]
-) -> None:
-    """A batch of 12, which no run had, was refused: it does not divide by 8."""
-    trials = trials_of(None, swept, *others, f"data.source={text_file}")
-    for trial, config in zip(trials, configs_of(trials, lambda config: config, load), strict=True):
-        assert explicit(config).items() >= explicit(trial.asked).items()
 
 
 def test_a_run_that_is_finished_but_not_in_its_index_is_finished(

@@ -21,25 +21,6 @@ from tests.test_training import RISING, same_weights
 pytestmark = pytest.mark.precision
 
 
-def test_events_tell_a_notebook_all_that_the_records_hold(corpus: Corpus) -> None:
-    events: list[dict[str, Any]] = []
-    train(small(train__log_every=3), corpus, Path("r"), on_event=events.append)
-    told: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event["kind"] in ("step", "evaluation"):
-            told.setdefault(event["step"], {"step": event["step"]}).update(event)
-    for record in metrics_of(Path("r")):
-        assert record.items() <= told[record["step"]].items()
-    assert set(told) == {0, 3, 4, 6, 8, 9, 11}
-    samples = [event for event in events if event["kind"] == "sample"]
-    assert [(event["step"], len(event["text"])) for event in samples] == [
-        (step, 5) for step in (0, 4, 8, 11)
-    ]
-    saved = [event for event in events if event["kind"] == "checkpoint"]
-    assert [event["step"] for event in saved] == [0, 4, 8, 11]
-    assert Path(saved[-1]["path"]).is_dir()
-
-
 def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> None:
     """`best` was step 0, untrained, until the first evaluation."""
     steps = []
