@@ -27,7 +27,7 @@ from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -557,10 +557,17 @@ main()
         process = start(*command, stdout=subprocess.PIPE, stderr=stderr)
     assert process.stdout
     assert process.stdout.readline() == "computing\n"
-    # a signal that arrives just before the main thread waits is handled with the next one
-    while "stopping" not in told.read_text():
-        process.send_signal(signal.SIGINT)
-        time.sleep(10)
+    repeat_at = 0.0
+
+    def is_stopping() -> bool:
+        """Send SIGINT every 10 s: one just before the main thread waits takes the next one."""
+        nonlocal repeat_at
+        if time.monotonic() > repeat_at:
+            process.send_signal(signal.SIGINT)
+            repeat_at = time.monotonic() + 10
+        return "stopping" in told.read_text()
+
+    wait_until(is_stopping, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(HANGS_S) == 130
     err = told.read_text()
