@@ -143,18 +143,19 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
     training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
     good, tensors = training.read_text(), load_file(optimizer)
     numbers = json.loads(good)["numbers"]
-    for wrong in (
-        {"progress": {"loss": "low"}},
-        {"progress": 3},
-        {"scaler": {"scale": [1]}},
-        {"text_sha256": None},
+    for wrong, refused in (
+        (
+            {k: v for k, v in numbers.items() if k != "progress"},
+            r"not of this model \(.*progress.*;",
+        ),
+        (numbers | {"progress": 3}, "not of this model"),
+        (numbers | {"scaler": {"scale": [1]}}, "not of this model"),
+        (numbers | {"text_sha256": None}, "not the text"),
     ):
-        training.write_text(json.dumps(json.loads(good) | {"numbers": numbers | wrong}))
+        training.write_text(json.dumps(json.loads(good) | {"numbers": wrong}))
         rehash(place(4))
-        refused = r"not of this model|not the text"
-        with pytest.raises((CheckpointError, UsageError), match=refused) as error:
+        with pytest.raises((CheckpointError, UsageError), match=refused):
             train(small(), corpus, RUN, mode="resume")
-        assert "http" not in str(error.value)
     training.write_text(good)
     name = next(iter(tensors))
     save_file(tensors | {name: tensors[name][..., :-1].copy()}, optimizer)
