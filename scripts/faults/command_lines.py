@@ -117,16 +117,15 @@ def _wrong_value(metavar: str, draws: random.Random) -> str:
 def fuzzed_command_lines(work: Work, count: int, seed: int) -> Tally:
     """Run `count` command lines, each in a new copy of a folder."""
     tally, draws = Tally("command lines"), random.Random(seed)
-    with tally.timed():
-        _train_template(work)
-        for _ in range(count):
-            command = command_line(draws, work)
-            _make_folder(work.folder / "template", command.here)
-            ended = command.run(CTRL_C_S)
-            tally.tries += 1
-            tally.outcomes[f"{command.arguments[0]}: exit code {ended.code}"] += 1
-            if problem := _problem(command, ended):
-                tally.crashes.append(f"{command}: {problem}")
+    _train_template(work)
+    for _ in range(count):
+        command = command_line(draws, work)
+        _make_folder(work.folder / "template", command.here)
+        ended = command.run(CTRL_C_S)
+        tally.tries += 1
+        tally.outcomes[f"{command.arguments[0]}: exit code {ended.code}"] += 1
+        if problem := _problem(command, ended):
+            tally.crashes.append(f"{command}: {problem}")
     return tally
 
 

@@ -28,23 +28,22 @@ def damaged_files(folder: Path, run: Path, count: int, seed: int) -> Tally:
     place = step_folder(folder, read_index(folder).last)
     files = [*(place / name for name in (*FILES, MANIFEST)), folder / INDEX]
     contents = {path: path.read_bytes() for path in files}
-    with tally.timed():
-        for number in range(count):
-            path = draws.choice(files)
-            path.write_bytes(mutate(contents[path], draws))
-            if path.name in FILES and number % 2:
-                (place / MANIFEST).write_bytes(
-                    manifest_of({name: (place / name).read_bytes() for name in FILES})
-                )
-            try:
-                read_all(copy)
-                tally.outcomes["read"] += 1
-            except GPTError as error:
-                tally.outcomes[f"{path.name}: {type(error).__name__}"] += 1
-            except BaseException as error:
-                tally.crashes.append(f"{path.name} {number}: {type(error).__name__}: {error}")
-            for changed in (path, place / MANIFEST):
-                changed.write_bytes(contents[changed])
+    for number in range(count):
+        path = draws.choice(files)
+        path.write_bytes(mutate(contents[path], draws))
+        if path.name in FILES and number % 2:
+            (place / MANIFEST).write_bytes(
+                manifest_of({name: (place / name).read_bytes() for name in FILES})
+            )
+        try:
+            read_all(copy)
+            tally.outcomes["read"] += 1
+        except GPTError as error:
+            tally.outcomes[f"{path.name}: {type(error).__name__}"] += 1
+        except BaseException as error:
+            tally.crashes.append(f"{path.name} {number}: {type(error).__name__}: {error}")
+        for changed in (path, place / MANIFEST):
+            changed.write_bytes(contents[changed])
     shutil.rmtree(copy)
     return tally
 

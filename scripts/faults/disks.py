@@ -39,31 +39,30 @@ def without_room(work: Work) -> Tally:
     part, resumed = work.folder / "part", work.folder / "resumed"
     settings = work.folder / "settings.yaml"
     settings.write_text(to_yaml(config))
-    with tally.timed():
-        work.train(config, part)
-        shutil.copytree(part, resumed)
-        work.train(longer, resumed, again="resume")
-        expected = {False: bits(part), True: bits(resumed)}
-        for inodes, pages, resume in _rooms():
-            try:
-                with small_disk(work.folder / "disk", "20m") as disk:
-                    run = disk / "run"
-                    arguments = ["--config", str(settings), "--run-dir", str(run)]
-                    if resume:
-                        shutil.copytree(part, run)
-                        arguments = ["--resume", str(run), "--set", "train.steps=8"]
-                    name = f"inodes {inodes}, pages {pages}, resume {resume}"
-                    _fill(disk, inodes, pages)
-                    _train_without_room(work, name, arguments, tally)
-                    shutil.rmtree(disk / "filler")
-                    if problem := work.finish(longer if resume else config, run):
-                        tally.lost.append(f"{name}: {problem}")
-                    else:
-                        tally.changed += differences(run, expected[resume])
-                    tally.tries += 1
-            except subprocess.CalledProcessError as error:  # needs Linux and root
-                tally.skipped = f"this process cannot mount a file system: {error}"
-                break
+    work.train(config, part)
+    shutil.copytree(part, resumed)
+    work.train(longer, resumed, again="resume")
+    expected = {False: bits(part), True: bits(resumed)}
+    for inodes, pages, resume in _rooms():
+        try:
+            with small_disk(work.folder / "disk", "20m") as disk:
+                run = disk / "run"
+                arguments = ["--config", str(settings), "--run-dir", str(run)]
+                if resume:
+                    shutil.copytree(part, run)
+                    arguments = ["--resume", str(run), "--set", "train.steps=8"]
+                name = f"inodes {inodes}, pages {pages}, resume {resume}"
+                _fill(disk, inodes, pages)
+                _train_without_room(work, name, arguments, tally)
+                shutil.rmtree(disk / "filler")
+                if problem := work.finish(longer if resume else config, run):
+                    tally.lost.append(f"{name}: {problem}")
+                else:
+                    tally.changed += differences(run, expected[resume])
+                tally.tries += 1
+        except subprocess.CalledProcessError as error:  # needs Linux and root
+            tally.skipped = f"this process cannot mount a file system: {error}"
+            break
     for run in (part, resumed):
         remove(run)
     return tally

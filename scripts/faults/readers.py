@@ -41,23 +41,22 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
     log = work.folder / "written.log"
     config = tiny(10**8, every=1, eval_every=2, log_every=10**6, keep_checkpoints=1)
     found: Counter[tuple[int, str]] = Counter()
-    with tally.timed():
-        process = work.start(config, run, partial(_log_what_is_written, log))
-        while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
-            time.sleep(0.01)
-        while tally.tries < reads and process.is_alive():
-            which = ("best", "last")[tally.tries % 2]
-            tally.tries += 1
-            try:
-                data = read_checkpoint(run, which)
-            except (GPTError, OSError) as error:
-                tally.false_alarms.append(f"{which}, read {tally.tries}: {error}")
-            else:
-                found[data.step, hash_of(data)] += 1
-        if not process.is_alive():
-            tally.lost.append(f"the writer ended: {told(run)}")
-        ended(process, 0)
-        written = set(log.read_text().splitlines())
+    process = work.start(config, run, partial(_log_what_is_written, log))
+    while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
+        time.sleep(0.01)
+    while tally.tries < reads and process.is_alive():
+        which = ("best", "last")[tally.tries % 2]
+        tally.tries += 1
+        try:
+            data = read_checkpoint(run, which)
+        except (GPTError, OSError) as error:
+            tally.false_alarms.append(f"{which}, read {tally.tries}: {error}")
+        else:
+            found[data.step, hash_of(data)] += 1
+    if not process.is_alive():
+        tally.lost.append(f"the writer ended: {told(run)}")
+    ended(process, 0)
+    written = set(log.read_text().splitlines())
     tally.changed += [f"step {s}" for s, h in found if f"{s} {h}" not in written]
     tally.outcomes["checkpoints written"] = len(written)
     tally.outcomes["different checkpoints read"] = len(found)
@@ -73,16 +72,15 @@ def without_permission(work: Work) -> Tally:
     """
     tally, config, longer = Tally("resumed unreadable"), tiny(4, every=2), tiny(8, every=2)
     run, resumed = work.folder / "unreadable", work.folder / "resumed"
-    with tally.timed():
-        for target in (run, resumed):
-            work.train_to_the_end(config, target)
-        work.train_to_the_end(longer, resumed, again="resume")
-        expected = bits(resumed)
-        for number, error in enumerate(cycle(ERRORS), start=1):
-            name = f"{errno.errorcode[error]}-{number}"
-            fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
-            if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
-                break  # there are no more reads
+    for target in (run, resumed):
+        work.train_to_the_end(config, target)
+    work.train_to_the_end(longer, resumed, again="resume")
+    expected = bits(resumed)
+    for number, error in enumerate(cycle(ERRORS), start=1):
+        name = f"{errno.errorcode[error]}-{number}"
+        fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
+        if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
+            break  # there are no more reads
     for leftover in (run, resumed):
         remove(leftover)
     return tally

@@ -1,9 +1,6 @@
 """Counts of tries and failures."""
 
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -18,19 +15,9 @@ class Tally:
     false_alarms: list[str] = field(default_factory=list)  # an intact run is called damaged
     crashes: list[str] = field(default_factory=list)  # a traceback, or no message
     outcomes: Counter[str] = field(default_factory=Counter)  # how the tries ended
-    seconds: float = 0.0
     skipped: str = ""  # why it was not tried
 
     @property
     def failures(self) -> list[str]:
         """All failures."""
         return [*self.lost, *self.changed, *self.false_alarms, *self.crashes]
-
-    @contextmanager
-    def timed(self) -> Iterator["Tally"]:
-        """Add the seconds that the context takes."""
-        began = time.perf_counter()
-        try:
-            yield self
-        finally:
-            self.seconds += time.perf_counter() - began
