@@ -44,9 +44,7 @@ def nats(gpt: GPT, ids: Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
-    positions: str,
-) -> None:
+def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(positions):
     gpt = model(positions=positions)
     before, losses = gpt(IDS[None]), losses_without_heads(gpt, IDS)
     assert gpt(IDS[None]).equal(before)
@@ -61,7 +59,7 @@ def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
             assert expected != pytest.approx(nats(gpt, IDS), rel=1e-3)
 
 
-def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
+def test_a_head_is_ablated_also_when_keys_and_values_are_cached():
     """Bug: with a cache, `ablated_head` was ignored."""
     gpt, x = model(), torch.randn(1, 7, C, generator=torch.Generator().manual_seed(1))
     attention = blocks_of(gpt)[1].attention
@@ -75,7 +73,7 @@ def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
     torch.testing.assert_close(torch.cat([prefilled, decoded], dim=1), expected)
 
 
-def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
+def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it():
     gpt = model()
     lens = logit_lens(gpt, IDS)
     assert lens.predicted.shape == lens.probabilities.shape == (L + 1, 7)
@@ -90,7 +88,7 @@ def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
         torch.testing.assert_close(lens.probabilities[layer], p.amax(-1))
 
 
-def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_each_head() -> None:
+def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_each_head():
     gpt = model()
     blocks_of(gpt)[1].attention.projection.weight.data[:, 7:14] = 0  # one head adds nothing
     found = analyze_text(gpt, ALPHABET, "abcadeb")
@@ -105,7 +103,7 @@ def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_ea
 
 
 @torch.no_grad()
-def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
+def test_the_norm_of_a_value_is_what_its_head_alone_would_add():
     """A key adds its weight times this to the residual stream (arXiv:2004.10102, section 3)."""
     gpt = model()
     norms = value_norms(gpt, IDS)
@@ -125,7 +123,7 @@ def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
         x = block(x)
 
 
-def test_the_previous_character_score_of_a_constructed_attention() -> None:
+def test_the_previous_character_score_of_a_constructed_attention():
     weights = torch.zeros(2, 5, 5)
     weights[0] = torch.eye(5).roll(-1, dims=1)  # t attends to t - 1 only
     weights[1] = torch.eye(5)
@@ -134,7 +132,7 @@ def test_the_previous_character_score_of_a_constructed_attention() -> None:
     assert previous_character_score(torch.ones(1, 1)).isnan()
 
 
-def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
+def test_the_prefix_matching_score_of_a_constructed_attention():
     """In abcabc, the second a attends to the first b: the character that followed last time."""
     induction, copying = torch.zeros(6, 6), torch.zeros(6, 6)
     for t in (3, 4, 5):

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(outcome.run)
 
 
-def test_generate_streams_what_the_command_line_prints(run: Path) -> None:
+def test_generate_streams_what_the_command_line_prints(run):
     text = "".join(gpt.load(run).generate("the ", length=31, seed=7))
     command = [sys.executable, "-m", "gpt", "sample", str(run), "--prompt", "the "]
     done = subprocess.run(
@@ -41,7 +41,7 @@ def test_generate_streams_what_the_command_line_prints(run: Path) -> None:
     assert len(text) == 31
 
 
-def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
+def test_the_loss_of_the_val_split_is_the_runs_val_loss(run):
     text, val_loss = PANGRAM * 29, metrics_of(run)[-1]["val_loss"]
     loss = gpt.load(run, "last").loss(text[int(0.9 * len(text)) :])
     assert loss == pytest.approx(val_loss, rel=1e-6)
@@ -56,9 +56,7 @@ def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
     ],
 )
-def test_an_argument_that_cannot_be_is_refused(
-    run: Path, options: dict[str, Any], message: str
-) -> None:
+def test_an_argument_that_cannot_be_is_refused(run, options, message):
     """A negative length generated without end; top_k = 0 failed inside numpy.
 
     Bug: seeds of any type were accepted, and wrong types ended in raw errors.
@@ -68,7 +66,7 @@ def test_an_argument_that_cannot_be_is_refused(
     assert str(refused.value) == message
 
 
-def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
+def test_one_stop_string_is_a_string_or_a_list_of_one(run):
     """Bug: stops="END" stopped at each of its letters; so was a str of prompts each letter."""
     model = gpt.load(run)
     whole = "".join(model.generate("the ", length=200, seed=3))
@@ -80,7 +78,7 @@ def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
     assert ({chunk.sample for chunk in chunks}, chunks[-1].ended) == ({0}, True)
 
 
-def test_logits_can_be_used_with_autograd(run: Path) -> None:
+def test_logits_can_be_used_with_autograd(run):
     """Bug: they were an inference tensor, which no backward pass takes."""
     logits = gpt.load(run).logits("the ")
     scale = torch.ones(1, requires_grad=True)
@@ -89,9 +87,7 @@ def test_logits_can_be_used_with_autograd(run: Path) -> None:
     assert not logits.is_inference()
 
 
-def test_the_loss_of_a_text_with_unknown_characters(
-    run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_loss_of_a_text_with_unknown_characters(run, caplog):
     """Bug: there was no way to leave them out, and to learn how many they are."""
     model, text = gpt.load(run), "the 9 lazy 9Ω dogs"
     with pytest.raises(UsageError, match=r"9 Ω; leave .* drop_unknown=True"):
@@ -102,9 +98,7 @@ def test_the_loss_of_a_text_with_unknown_characters(
     ]
 
 
-def test_a_text_with_other_characters_than_the_model_is_not_used(
-    text_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_text_with_other_characters_than_the_model_is_not_used(text_file, caplog):
     """Bug: its ids stood for other characters, and some were not in the vocabulary."""
     run = gpt.train(small(), text=text_file).run
     text_file.write_text(text_file.read_text() + "\u00ff" * 31)
@@ -129,9 +123,7 @@ def at_once(works: list[Callable[[], Any]]) -> list[Any]:
         return [future.result() for future in [pool.submit(work, one) for one in works]]
 
 
-def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alone(
-    text_file: Path,
-) -> None:
+def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alone(text_file):
     """Bug: masks were drawn from the generator of the process; 0 of 4 such runs had equal bits."""
 
     def trained(seed: int, name: str) -> dict[str, bytes]:
@@ -143,7 +135,7 @@ def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alo
     assert beside == alone
 
 
-def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file: Path) -> None:
+def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file):
     """Bug: it seeded and restored that generator, so draws of other threads were repeated."""
     torch.manual_seed(1)
     expected = torch.rand(100_000)
@@ -174,7 +166,7 @@ def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file: P
     assert all(state.equal(before) for state in states)
 
 
-def test_a_model_in_several_threads_returns_what_it_returns_in_one(run: Path) -> None:
+def test_a_model_in_several_threads_returns_what_it_returns_in_one(run):
     """Bug: hooks on the shared module fired for other threads, and a head was zeroed for all."""
     model, text = gpt.load(run), "a quick fox"
     logits, loss, weight = model.logits(text), model.loss(text * 9), model.attention(text).weights
@@ -216,9 +208,7 @@ MODES: dict[str, Callable[[], Any]] = {
         ),
     ],
 )
-def test_modes_of_torch_that_the_caller_has_set_change_nothing(
-    text_file: Path, mode: str, changes: dict[str, Any]
-) -> None:
+def test_modes_of_torch_that_the_caller_has_set_change_nothing(text_file, mode, changes):
     """Bug: with a default dtype of float64 a run was trained that could not be loaded.
 
     With the other modes, training failed with a raw error.
@@ -237,8 +227,8 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
-    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+    text_file, tmp_path, monkeypatch, fails
+):
     """Bug: files were looked for in the new folder, and a failed training kept its lock."""
     (tmp_path / "elsewhere").mkdir()
     seen: list[dict[str, Any]] = []
@@ -268,14 +258,14 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
     ],
 )
-def test_wrong_types_are_named(options: dict[str, Any], message: str) -> None:
+def test_wrong_types_are_named(options, message):
     """Bug: raw TypeErrors; bytes were read as a list of numbers, and an empty list as no text."""
     with pytest.raises(UsageError) as told:
         gpt.train(**options)
     assert message in str(told.value)
 
 
-def test_help_lists_the_functions_and_describes_them() -> None:
+def test_help_lists_the_functions_and_describes_them():
     """Bug: `help(gpt)` listed no function, and `help(gpt.train)` had the address of a lambda."""
     assert {*gpt.__all__} <= {*dir(gpt)}
     page = pydoc.render_doc(gpt, renderer=pydoc.plaintext)
@@ -290,7 +280,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
-def test_a_public_function_describes_its_parameters(function: Callable[..., Any]) -> None:
+def test_a_public_function_describes_its_parameters(function):
     """Bug: some had `**options: Any`, and no description of parameters and results."""
     signature, doc = inspect.signature(function), inspect.getdoc(function) or ""
     assert "<lambda>" not in str(signature)
@@ -304,7 +294,7 @@ def test_a_public_function_describes_its_parameters(function: Callable[..., Any]
         assert "Raises:" in doc
 
 
-def test_a_stop_before_training_writes_no_run(run: Path, elsewhere: Path) -> None:
+def test_a_stop_before_training_writes_no_run(run, elsewhere):
     """Bug: a run of a config was begun, evaluated and saved after Ctrl-C."""
     text = run.with_name("pangram.txt")
     with pytest.raises(Interrupted, match="before training began; nothing is saved"):
@@ -325,7 +315,7 @@ main()
 """
 
 
-def test_python_without_streams_trains_and_samples(run: Path, elsewhere: Path) -> None:
+def test_python_without_streams_trains_and_samples(run, elsewhere):
     """Bug: with pythonw, sys.stderr is None and the progress bar raised AttributeError."""
     arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
     subprocess.run([sys.executable, "-c", WITHOUT_STREAMS, *arguments], check=True)
@@ -367,9 +357,7 @@ print({"sympy", "torch._dynamo", "torch._inductor"} & set(sys.modules))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
-def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(
-    run: Path, elsewhere: Path
-) -> None:
+def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(run, elsewhere):
     """Bug: workers and the text's ids stayed until garbage collection.
 
     A library set KMP_DUPLICATE_LIB_OK as a sample was drawn. Importing torch's compiler, for

@@ -29,7 +29,7 @@ def slow_counts(ids: list[int], order: int) -> list[Counter[tuple[int, ...]]]:
 
 
 @given(TEXTS, st.integers(1, 3), st.sampled_from([7, 10**6]))
-def test_ngrams_are_counted_wherever_a_part_ends(ids: list[int], order: int, part: int) -> None:
+def test_ngrams_are_counted_wherever_a_part_ends(ids, order, part):
     spread = kneser_ney.spread_slices
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kneser_ney, "spread_slices", lambda n, most: spread(n, most, part))
@@ -73,14 +73,14 @@ def slow_kneser_ney(ids: list[int], context: list[int]) -> list[float]:
 
 
 @given(TEXTS, st.lists(st.integers(0, V - 1), max_size=23), st.integers(0, 3))
-def test_kneser_ney_is_the_formula(ids: list[int], text: list[int], order: int) -> None:
+def test_kneser_ney_is_the_formula(ids, text, order):
     found = KneserNey(array(ids), V, order).probabilities(array(text))
     expected = [slow_kneser_ney(ids, text[i - order : i])[text[i]] for i in range(order, len(text))]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("part", [100, 10**6])
-def test_an_ngram_loss_is_the_mean(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+def test_an_ngram_loss_is_the_mean(monkeypatch, part):
     monkeypatch.setattr(baselines, "COMPRESSED_PART", part)
     vocabulary = Vocabulary("abcdefghijk")
     train, text = (np.random.default_rng(i).integers(11, size=997).astype(np.uint8) for i in (1, 2))

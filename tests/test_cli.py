@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import product
@@ -28,9 +27,6 @@ from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
-
-Gpt = Callable[..., tuple[int, str, str]]
-Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +77,7 @@ print("LIGHT")
 """
 
 
-def test_help_and_config_errors_import_no_torch() -> None:
+def test_help_and_config_errors_import_no_torch():
     done = subprocess.run(
         [sys.executable, "-c", LIGHT_PROGRAM, repr(LIGHT)], capture_output=True, text=True
     )
@@ -95,9 +91,7 @@ def test_help_and_config_errors_import_no_torch() -> None:
     "command",
     [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]],
 )
-def test_help_fits_the_terminal_and_cuts_nothing(
-    gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
-) -> None:
+def test_help_fits_the_terminal_and_cuts_nothing(gpt, monkeypatch, command, columns):
     """At 80 columns the descriptions of the commands ended in dots."""
     monkeypatch.setenv("COLUMNS", str(columns))
     code, out, _ = gpt(*command, "--help")
@@ -110,7 +104,7 @@ def test_help_fits_the_terminal_and_cuts_nothing(
     assert set(out.split()) == set(unwrapped.split())  # no word is broken
 
 
-def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+def test_help_of_train_explains_every_flag_and_every_setting(gpt):
     """Bug: --help had 261 lines."""
     _, short, _ = gpt("train", "--help")
     assert (len(short.splitlines()) <= 60, "--help-all" in short) == (True, True)
@@ -132,7 +126,7 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
 # --- train ---
 
 
-def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_file: Path) -> None:
+def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
     code, out, err = gpt("train", "--config", config_file)
     assert code == 0
     lines = out.strip("\n").split("\n", 5)
@@ -157,8 +151,8 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
 
 @pytest.mark.parametrize("on_path", [True, False])
 def test_the_commands_it_ends_with_exist_in_the_same_shell(
-    gpt: Gpt, config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool
-) -> None:
+    gpt, config_file, tmp_path, monkeypatch, on_path
+):
     """After `.venv/bin/gpt train`, `gpt sample` was advised, which that shell did not find."""
     program = tmp_path / "my programs" / "gpt"
     program.parent.mkdir()
@@ -174,7 +168,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
         assert subprocess.run(words, shell=True, capture_output=True, check=True).stdout
 
 
-def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
+def test_train_json_is_one_object(gpt, config_file):
     code, out, _ = gpt("train", "--config", config_file, "--json")
     result = json.loads(out)
     assert code == 0
@@ -187,9 +181,7 @@ def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
     assert result["best_val_loss"] <= result["val_loss"]
 
 
-def test_overwrite_replaces_a_run_and_nothing_else(
-    gpt: Gpt, trained: Path, config_file: Path
-) -> None:
+def test_overwrite_replaces_a_run_and_nothing_else(gpt, trained, config_file):
     keepsake = Path("documents/thesis.tex")
     keepsake.parent.mkdir()
     keepsake.write_text("years of work")
@@ -205,9 +197,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     assert (trained / "notes.md").read_text() == "and its notes"
 
 
-def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
-    gpt: Gpt, config_file: Path
-) -> None:
+def test_a_text_with_resume_resumes_the_newest_run_of_that_text(gpt, config_file):
     """Bug: it took the newest run, whatever its text, and refused that."""
     Path("other.txt").write_text("0123456789\n" * 31)
     for text, run in (("pangram.txt", "old"), ("pangram.txt", "new"), ("other.txt", "other")):
@@ -276,9 +266,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
 
 
 @pytest.mark.parametrize(("command", "code", "message"), BAD_INPUT)
-def test_bad_input_ends_in_one_message(
-    gpt: Gpt, trained: Path, command: str, code: int, message: str
-) -> None:
+def test_bad_input_ends_in_one_message(gpt, trained, command, code, message):
     """Bug: messages of the parser had another form, below three lines of usage."""
     Path("syntax.yaml").write_text("model:\n\tT: 3\n")
     Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
@@ -300,9 +288,7 @@ def test_bad_input_ends_in_one_message(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept"], ["--seeds", "2"]])
-def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
-    gpt: Gpt, arguments: list[str]
-) -> None:
+def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(gpt, arguments):
     """A run was planned for 40 seconds, and then had no folder."""
     Path("text.txt").write_text("to be or not to be " * 100)
     for name in ("runs", "kept"):
@@ -316,7 +302,7 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     assert "model: " not in err
 
 
-def test_the_program_ends_without_a_search_for_cycles() -> None:
+def test_the_program_ends_without_a_search_for_cycles():
     """Bug: on busy cores the prompt came back 2 to 5 s after the last line of output."""
     script = (
         "import atexit, gc, sys; from gpt.__main__ import main; sys.argv = ['gpt', '--version']; "
@@ -326,7 +312,7 @@ def test_the_program_ends_without_a_search_for_cycles() -> None:
     assert done.stdout.splitlines()[1:] == ["True"]
 
 
-def test_debug_shows_where(config_file: Path) -> None:
+def test_debug_shows_where(config_file):
     command = [sys.executable, "-m", "gpt", "train", "nowhere.txt", "--debug"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" in done.stderr
@@ -336,9 +322,7 @@ def test_debug_shows_where(config_file: Path) -> None:
 # --- sample ---
 
 
-def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
-    gpt: Gpt, trained: Path
-) -> None:
+def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(gpt, trained):
     """It once generated the same text each time, and named neither run, step nor seed."""
     (_, text, line), (_, other, _) = (gpt("sample") for _ in range(2))
     assert text != other
@@ -356,7 +340,7 @@ def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     assert again.strip("\n") == result["samples"][0]["text"].strip("\n")
 
 
-def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
+def test_sampling_on_a_cpu_needs_no_torch(trained):
     """`import torch` takes longer than a thousand characters."""
     program = (
         "import sys\nsys.modules['torch'] = None\nsys.argv = ['gpt', 'sample', '--json']\n"
@@ -367,7 +351,7 @@ def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
     assert len(json.loads(done.stdout)["samples"][0]["text"]) == 17
 
 
-def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Path) -> None:
+def test_sample_as_json_says_how_likely_each_character_was(gpt, trained):
     arguments = ("--prompt", "the ", "--prompt", "fox", "--num-samples", 2, "--stop", "e")
     code, out, _ = gpt("sample", "--json", *arguments, "--length", 60, "--seed", 3)
     told = json.loads(out)
@@ -381,9 +365,7 @@ def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Pa
         assert all(value <= 0 for value in one["log_probabilities"])
 
 
-def test_typed_escapes_are_newlines_tabs_and_backslashes(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
+def test_typed_escapes_are_newlines_tabs_and_backslashes(gpt, config_file, text_file):
     r"""Bug: \n in --prompt and --stop was a backslash and a letter, silently."""
     text_file.write_text("a\tb\\n\n\n" * 400)
     assert gpt("train", "--config", config_file)[0] == 0
@@ -399,9 +381,7 @@ def test_typed_escapes_are_newlines_tabs_and_backslashes(
     assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
 
 
-def test_sample_continues_a_file_or_from_standard_input(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_continues_a_file_or_from_standard_input(gpt, trained, monkeypatch):
     Path("prompt.txt").write_text("the lazy\n")
     sample = ("sample", "--seed", 3)
     expected = gpt(*sample, "--prompt", "the lazy\n")
@@ -414,7 +394,7 @@ def test_sample_continues_a_file_or_from_standard_input(
         assert gpt(*sample, "--prompt-file", "-") == expected
 
 
-def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
+def test_a_conversation_is_held_on_standard_input(trained):
     """As `gpt sample --prompt` would continue each line; the end of the input leaves."""
     command = [sys.executable, "-m", "gpt", "sample", "--seed", "3", "--interactive"]
     command += ["--length", "9"]
@@ -430,14 +410,14 @@ def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
-def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) -> None:
+def test_a_closed_standard_input_is_an_empty_one(trained, arguments):
     """It once ended in Python's own words."""
     command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
-def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> None:
+def test_explain_takes_a_run_as_argument_or_option(gpt, trained):
     """Bug: `gpt explain LESSON RUN` was refused."""
     for run in (["nowhere"], ["--run", "nowhere"]):
         code, _, err = gpt("explain", "averaging", *run)
@@ -448,9 +428,7 @@ def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> N
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
-def test_delete_asks_in_a_terminal(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
-) -> None:
+def test_delete_asks_in_a_terminal(gpt, trained, monkeypatch, typed, code):
     """Bug: `gpt runs --delete` deleted at once."""
     terminal = io.StringIO(typed)
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -460,7 +438,7 @@ def test_delete_asks_in_a_terminal(
     assert err.startswith("Delete runs/small and its checkpoints? [y/N] ")
 
 
-def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
+def test_a_hostile_config_cannot_speak_to_the_terminal(gpt, trained):
     best = trained / "checkpoints/step-11"
     (best / "config.json").write_text('{"\\u001b[2Jevil": 1}')
     assert "config.json is not what was written" in gpt("sample")[2]
@@ -469,7 +447,7 @@ def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) 
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
 
 
-def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) -> None:
+def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt, trained):
     """Resuming once took the edited sizes for the checkpoint's, and wrote both over it."""
     path = trained / "config.yaml"
     path.write_text(path.read_text().replace("C: 24", "C: 48"))
@@ -480,26 +458,26 @@ def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) 
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
+def test_a_closed_output_ends_without_a_traceback(trained, closed):
     command = f"{sys.executable} -m gpt sample --length 9 {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
-def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: Path) -> None:
+def test_a_moved_text_is_known_by_its_hash(gpt, trained, text_file):
     text_file.rename("elsewhere.txt")
     longer = ("train", "--resume", "small", "--set", "train.steps=13")
     assert gpt(*longer)[0] == 1
     assert gpt(*longer, "elsewhere.txt")[0] == 0
 
 
-def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
+def test_a_moved_run_samples_on(gpt, trained):
     expected = gpt("sample", trained, "--seed", 3)[1]
     trained.rename("elsewhere")
     assert gpt("sample", "elsewhere", "--seed", 3)[1] == expected
 
 
-def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
+def test_a_pipe_that_closes_ends_quietly(trained):
     command = f"{sys.executable} -m gpt sample --length 100000 --temperature 1 | head -c 5"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (len(done.stdout), done.stderr.count("\n")) == (5, 1)
@@ -508,7 +486,7 @@ def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
 # --- attend ---
 
 
-def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
+def test_attend_draws_blocks_in_a_terminal(trained):
     """Blocks are drawn even if the environment declares an ASCII terminal: click uses UTF-8."""
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]
@@ -521,7 +499,7 @@ def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
     assert shown.splitlines()[3].startswith("t ██")  # the first character: weight 1 on itself
 
 
-def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, trained: Path) -> None:
+def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt, trained):
     """Bug: it asked for --text; a passage of the run's own text is what its heads know."""
     code, out, err = gpt("attend")
     assert (code, err) == (0, "")
@@ -534,9 +512,7 @@ def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, tra
     assert "to show the heads on another text, give --text" in err
 
 
-def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(
-    text_file: Path, start: Start
-) -> None:
+def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(text_file, start):
     """Python waits for its threads at the exit: once for the rest of the step."""
     script = """
 import os, sys, time, torch
@@ -600,9 +576,7 @@ program.main()
     ("module", "number"),
     [*product([1, 7, 101, 307, 907], [signal.SIGINT]), (7, signal.SIGTERM), (101, signal.SIGHUP)],
 )
-def test_a_signal_amid_an_import_ends_in_one_line(
-    trained: Path, module: int, number: signal.Signals, start: Start
-) -> None:
+def test_a_signal_amid_an_import_ends_in_one_line(trained, module, number, start):
     """In 140 tries one was an abort in C++, one "cannot load module", eight had no message.
 
     Bug: SIGTERM and SIGHUP in the first second ended the program without a message.
@@ -615,7 +589,7 @@ def test_a_signal_amid_an_import_ends_in_one_line(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_training_ends_in_one_line(start: Start, number: signal.Signals) -> None:
+def test_a_signal_before_training_ends_in_one_line(start, number):
     """Bug: outside of a training, SIGTERM and SIGHUP ended the program without a message."""
     process = start(
         *(sys.executable, "-c", SIGNAL_IN_A_COMMAND, int(number)), stderr=subprocess.PIPE
@@ -639,7 +613,7 @@ program.main()
 # --- messages about files and disks ---
 
 
-def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> None:
+def test_a_file_name_makes_no_line_of_a_message(gpt, config_file):
     """Bug: a line end in a file's name began a line, which could pass for one of this program."""
     forged = "a\ngpt: all is well"
     Path("notes").mkdir()
@@ -659,9 +633,7 @@ def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> 
         assert lines in (None, err.count("\n")), err
 
 
-def test_standard_output_that_is_full_is_named(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_output_that_is_full_is_named(gpt, trained, monkeypatch):
     """Bug: `No space left on device: while reading or writing`, or `File too large: ...`."""
     for arguments in (["runs"], ["--version"], ["sample", trained, "--length", "5"]):
         full = Path("/dev/full").open("w")  # noqa: SIM115 (to close it fails, too)
@@ -675,7 +647,7 @@ def test_standard_output_that_is_full_is_named(
         )
 
 
-def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:
+def test_too_little_memory_to_load_torch_is_told(config_file):
     """Bug: an ImportError of a shared object."""
     resource = pytest.importorskip("resource")
     done = subprocess.run(
@@ -692,9 +664,7 @@ def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:
 # --- any command line ---
 
 
-def test_a_command_line_that_nobody_would_type_ends_in_one_message(
-    tmp_path: Path, text_file: Path
-) -> None:
+def test_a_command_line_that_nobody_would_type_ends_in_one_message(tmp_path, text_file):
     """Empty, huge and negative values, control characters, links, pipes, devices, junk on stdin.
 
     Bugs: a line that is not UTF-8 ended a conversation; /dev/zero was read until memory ran out.

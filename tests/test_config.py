@@ -37,7 +37,7 @@ def refusal(content: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_defaults_then_file_then_overrides_then_text() -> None:
+def test_defaults_then_file_then_overrides_then_text():
     Path("x.yaml").write_text("train: {steps: 300, warmup_steps: 7}\ndata: {source: a.txt}\n")
     config = load_config(Path("x.yaml"), ["train.steps=500", "data.source=b.txt"])
     assert (config.train.steps, config.train.warmup_steps) == (500, 7)
@@ -45,7 +45,7 @@ def test_defaults_then_file_then_overrides_then_text() -> None:
     assert config.train.batch_size == Config().train.batch_size
 
 
-def test_head_size_and_value_size_follow_C_unless_given() -> None:
+def test_head_size_and_value_size_follow_C_unless_given():
     assert load("model: {C: 35, n_head: 5, positions: learned}").model.head_size == 7
     free = load("model: {C: 35, n_head: 3, head_size: 10, value_size: 17}").model
     assert (free.head_size, free.value_size) == (10, 17)
@@ -56,7 +56,7 @@ def test_head_size_and_value_size_follow_C_unless_given() -> None:
     ("written", "meant"),
     [("3e-4", 3e-4), ("1e-3", 1e-3), ("1E-3", 1e-3), (".5", 0.5), ("2", 2.0), ("6.02e-2", 0.0602)],
 )
-def test_numbers_read_as_people_write_them(written: str, meant: float) -> None:
+def test_numbers_read_as_people_write_them(written, meant):
     """YAML 1.1, PyYAML's dialect, takes 3e-4 for a string."""
     changed = load(f"train: {{learning_rate: {written}, min_learning_rate: 0}}")
     assert changed.train.learning_rate == meant
@@ -65,7 +65,7 @@ def test_numbers_read_as_people_write_them(written: str, meant: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["no", "yes", "on", "off", "010", "1:30", "2026-01-01", "0x1f"])
-def test_words_stay_words(name: str) -> None:
+def test_words_stay_words(name):
     """YAML 1.1 takes `no` for false, 010 for 8, 1:30 for 90 and 2026-01-01 for a date."""
     assert load(f"data: {{source: {name}}}").data.source == name
 
@@ -109,19 +109,19 @@ def test_words_stay_words(name: str) -> None:
         ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), tags (!!int)"),
     ],
 )
-def test_a_mistake_is_told_with_its_key(content: str, message: str) -> None:
+def test_a_mistake_is_told_with_its_key(content, message):
     told = refusal(content)
     assert message in told
     assert told.startswith("x.yaml")
 
 
-def test_of_many_mistakes_ten_are_listed() -> None:
+def test_of_many_mistakes_ten_are_listed():
     """Bug: 5,000 unknown keys printed 6.7 MB, and 80,000 took more than 90 s."""
     lines = refusal("\n".join(f"k{i:05}: 1" for i in range(20_000))).splitlines()
     assert [line.split(": ")[1] for line in lines] == [f"k{i:05}" for i in range(10)]
 
 
-def test_a_message_quotes_a_long_key_or_file_by_its_ends_and_on_one_line() -> None:
+def test_a_message_quotes_a_long_key_or_file_by_its_ends_and_on_one_line():
     """Bug: a key of 100,000 letters was printed whole, and one with a newline forged a line."""
     for told in (
         refusal("", f"{'x' * 100_000}=1"),
@@ -137,7 +137,7 @@ def test_a_message_quotes_a_long_key_or_file_by_its_ends_and_on_one_line() -> No
         load_config("x" * 5000)
 
 
-def test_all_mistakes_are_told_at_once_each_once() -> None:
+def test_all_mistakes_are_told_at_once_each_once():
     """Settings given from Python were blamed on a command line."""
     told = refusal("model: {C: wide}\ntrain: {steps: 0, lr: 3}", "seed=-1")
     assert [line.split(": ")[:2] for line in told.splitlines()] == [
@@ -148,20 +148,20 @@ def test_all_mistakes_are_told_at_once_each_once() -> None:
     ]
 
 
-def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
+def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set():
     """It was dropped without a word, and all its other settings became the defaults."""
     advice = "model.T: expected keys below `model:`, got 5"
     assert refusal("model: 5", "model.T=16") == advice
     assert refusal("", "model=5", "model.T=16") == advice
 
 
-def test_an_override_below_a_setting_is_refused_where_it_was_written() -> None:
+def test_an_override_below_a_setting_is_refused_where_it_was_written():
     """It was blamed on the file."""
     told = refusal("seed: 3", "train.steps.x=3")
     assert told == "train.steps: expected a valid integer, got {'x': 3}"
 
 
-def test_a_shipped_config_is_found_by_its_name() -> None:
+def test_a_shipped_config_is_found_by_its_name():
     assert load_config("quickstart") == load_config(SHIPPED / "quickstart.yaml")
     Path("quickstart").mkdir()  # of the same name, but no config
     assert load_config("quickstart").train.steps == 500
@@ -178,9 +178,7 @@ def test_a_shipped_config_is_found_by_its_name() -> None:
     stop=st.none() | st.floats(1e-9, 10),
     bias=st.booleans(),
 )
-def test_the_resolved_config_reads_back_as_itself(
-    T: int, rate: float, source: str, stop: float | None, bias: bool
-) -> None:
+def test_the_resolved_config_reads_back_as_itself(T, rate, source, stop, bias):
     config = Config.model_validate(
         {
             "data": {"source": source},
@@ -203,30 +201,28 @@ def test_the_resolved_config_reads_back_as_itself(
         (RATES, ["train.muon_learning_rate=0.06"], (8e-3, 0.06)),
     ],
 )
-def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(
-    written: str, changes: list[str], expected: tuple[float, float]
-) -> None:
+def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(written, changes, expected):
     """Bug: a sweep over train.learning_rate left Muon's rate, that of most parameters, alone."""
     train = load(written, *changes).train
     assert (train.learning_rate, train.muon_learning_rate) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
+def test_a_value_that_unfolds_without_end_is_refused_at_once():
     """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
     assert "expected no aliases (*name)" in refusal("\n".join([*levels, "seed: *a8"]))
 
 
-def test_there_are_few_settings() -> None:
+def test_there_are_few_settings():
     assert len(SETTINGS) <= 76
 
 
-def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group() -> None:
+def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group():
     assert all(len(setting.description) > 10 and setting.group for setting in SETTINGS.values())
     assert SETTINGS["train.optimizer"].description.startswith("muon | adamw: ")
 
 
-def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
+def test_a_default_is_spelled_as_a_config_file_spells_it():
     """Help showed None and True, which YAML reads as words."""
     for key, setting in SETTINGS.items():
         assert load("", f"{key}={setting.default}") == Config(), key
@@ -267,7 +263,7 @@ TYPED = TRAPS | st.text(max_size=9) | st.integers().map(str) | st.floats().map(s
 @pytest.mark.parametrize("key", SETTINGS)
 @settings(max_examples=10)
 @given(text=TYPED)
-def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) -> None:
+def test_any_text_after_set_arrives_or_ends_in_one_message(key, text):
     """Bug: `data.separator=---`, `=###` and `data.column=#text` silently became the default.
 
     Bugs: `data.include=*.md` and `data.column=0` were refused; `train.steps=#5` was the default.
@@ -300,7 +296,7 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
 
 
 @given(separator=st.text(st.characters(exclude_categories=["Cs"])), include=st.lists(st.text()))
-def test_a_value_of_python_arrives_as_it_is(separator: str, include: list[str]) -> None:
+def test_a_value_of_python_arrives_as_it_is(separator, include):
     """Bug: settings of Python were written as YAML and read again."""
     include = [name for name in include if name.isprintable()]
     changes = as_changes({"data.separator": separator, "data.include": include})
@@ -308,7 +304,7 @@ def test_a_value_of_python_arrives_as_it_is(separator: str, include: list[str]) 
     assert (data.separator, data.include) == (separator, tuple(include))
 
 
-def test_numpy_and_torch_numbers_and_paths_are_settings() -> None:
+def test_numpy_and_torch_numbers_and_paths_are_settings():
     """Bug: a numpy scalar was a TypeError of json."""
     settings = {
         "train.steps": np.int64(7),
@@ -333,7 +329,7 @@ _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(value=st.one_of(_TEXTS, st.lists(_TEXTS), st.floats(allow_nan=False, allow_infinity=False)))
-def test_a_value_of_python_is_read_back_from_a_line(value: object) -> None:
+def test_a_value_of_python_is_read_back_from_a_line(value):
     """A text named by an emoji could not be trained on: JSON writes a pair, which YAML refuses."""
     written = as_flow(value)
     assert written.isprintable() and written.isascii()

@@ -2,22 +2,17 @@
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
 from gpt import status
 from gpt.model.transformer import GPT
-from gpt.text.corpus import Corpus
 from gpt.training.dry_run import estimate
 from tests.conftest import before_forward, small
 
-Gpt = Callable[..., tuple[int, str, str]]
 
-
-def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
+def test_the_estimate_as_json(gpt, config_file):
     """It once charged an evaluation for step 0, which is not made."""
     got = json.loads(gpt("train", "--config", config_file, "--dry-run", "--json")[1])
     assert got["config"]["model"]["T"] == 13
@@ -36,9 +31,7 @@ def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_choices")
-def test_time_and_memory_are_measured_once_and_shown_once(
-    gpt: Gpt, text_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_and_memory_are_measured_once_and_shown_once(gpt, text_file, monkeypatch):
     """Bug: one screen had "294 s" and "6.4 min", "543 MiB" and "804 MiB", "227 steps" and 197.
 
     Bug: the speed and a step were measured in silence.
@@ -56,7 +49,7 @@ def test_time_and_memory_are_measured_once_and_shown_once(
         assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
 
 
-def test_it_measures_with_the_threads_that_the_run_will_have(corpus: Corpus) -> None:
+def test_it_measures_with_the_threads_that_the_run_will_have(corpus):
     """It took all there were, whatever the setting said."""
     counts: set[int] = set()
 

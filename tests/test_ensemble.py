@@ -15,7 +15,6 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import Ensemble, make_model
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import member_seed
-from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.gradients import Backward
 from gpt.training.start import train
@@ -61,8 +60,8 @@ def weights_of(run: str, member: int | None = None) -> dict[str, bytes]:
     ],
 )
 def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
-    corpus: Corpus, threads: int, threads_each: int, changes: dict[str, Any]
-) -> None:
+    corpus, threads, threads_each, changes
+):
     config = ensemble(threads=threads, **changes)
     train(config, corpus, Path("ensemble"))
     of_all = metrics_of(Path("ensemble"))
@@ -98,9 +97,7 @@ def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Backward, "__call__", gradients)
 
 
-def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(corpus, monkeypatch):
     train(ensemble(), corpus, Path("untroubled"))
     nan_at(lambda step: step == 5, monkeypatch)
     train(ensemble(), corpus, Path("r"))
@@ -113,14 +110,14 @@ def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(
 
 
 @torch.no_grad()
-def test_the_logits_are_the_logarithms_of_the_mean_probabilities() -> None:
+def test_the_logits_are_the_logarithms_of_the_mean_probabilities():
     model, ids = shaken(), torch.arange(13)[None] % len(ALPHABET)
     probabilities = torch.stack([member(ids).softmax(-1) for member in model.members]).mean(0)
     torch.testing.assert_close(model(ids).exp(), probabilities)
     torch.testing.assert_close(model(ids).softmax(-1), probabilities)
 
 
-def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus: Corpus) -> None:
+def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus):
     config = ensemble()
     train(config, corpus, Path("r"))
     model, total = load("r"), 0.0

@@ -125,9 +125,7 @@ def logits_of(checkpoint: CheckpointData, ids: list[int]) -> NDArray[np.float64]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_page_computes_our_probabilities_and_writes_our_text(
-    open_page: Callable[..., Page], shape: dict[str, Any]
-) -> None:
+def test_a_page_computes_our_probabilities_and_writes_our_text(open_page, shape):
     """The text is longer than T, so the context is cut several times."""
     page = open_page(data_of(network_of(**shape)))
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
@@ -146,9 +144,7 @@ def network_with(V: int) -> GPT:
 
 
 @pytest.mark.parametrize("ensemble", [1, 3])
-def test_a_page_measures_a_text_as_a_val_loss_is_measured(
-    open_page: Callable[..., Page], ensemble: int
-) -> None:
+def test_a_page_measures_a_text_as_a_val_loss_is_measured(open_page, ensemble):
     """The text has several windows of T ids, and the page several passes in each."""
     page = open_page(data_of(network_of(ensemble=ensemble, T=41)))
     ids = np.random.default_rng(11).integers(0, len(VOCABULARY), 101)
@@ -158,9 +154,7 @@ def test_a_page_measures_a_text_as_a_val_loss_is_measured(
     assert -np.log(p.astype(float)).mean() == pytest.approx(expected, abs=1e-5)
 
 
-def test_bytes_become_characters_and_stop_strings_end_a_text(
-    open_page: Callable[..., Page],
-) -> None:
+def test_bytes_become_characters_and_stop_strings_end_a_text(open_page):
     page = open_page(replace(data_of(network_with(256)), vocabulary=BYTES))
     prompt = list("日本é".encode()[:-1])
     text = page.sample(prompt, 67, rules={"temperature": 0.5, "min_p": 0.0})
@@ -171,9 +165,7 @@ def test_bytes_become_characters_and_stop_strings_end_a_text(
     assert stopped == text[: text.index(stop)]
 
 
-def test_attention_and_the_inside_view_show_what_the_network_computes(
-    open_page: Callable[..., Page],
-) -> None:
+def test_attention_and_the_inside_view_show_what_the_network_computes(open_page):
     page = open_page(data_of(network_of(key_offset=True, attention_scale=1.5)))
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     [[inside]] = page.ask({"op": "inside", "ids": ids, "layer": 1, "head": 2})
@@ -202,7 +194,7 @@ def test_attention_and_the_inside_view_show_what_the_network_computes(
     assert inside["probabilities"] == pytest.approx(lens[-1].numpy(), abs=1e-5)
 
 
-def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) -> None:
+def test_the_likeliest_follow_the_temperature(open_page):
     page = open_page(data_of(network_of()))
     ids = [3, 1, 4]
     request = {"op": "generate", "ids": ids, "seed": 5, "length": 1}
@@ -220,7 +212,7 @@ def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) ->
     assert greedy["top"][0] == [order[0], 1]
 
 
-def test_a_weight_that_float16_cannot_store_is_refused() -> None:
+def test_a_weight_that_float16_cannot_store_is_refused():
     """As infinity, it would break the page only when it writes."""
     checkpoint = data_of(network_of())
     weights = checkpoint.weights | {"norm.bias": np.full(24, -65_600, np.float32)}

@@ -71,9 +71,7 @@ def state_of(run: Path) -> TrainingState:
 # --- kills ---
 
 
-def test_a_run_killed_again_and_again_ends_as_if_never_killed(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_run_killed_again_and_again_ends_as_if_never_killed(corpus, tmp_path):
     """A half-written folder that a kill left once kept the run from ever saving that step.
 
     Bug: killed as `last` and then `best` were replaced, a run lost its best for good.
@@ -90,8 +88,8 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
 
 @pytest.mark.parametrize("operation", [3, 5, 8, 11])
 def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_run(
-    corpus: Corpus, tmp_path: Path, operation: int
-) -> None:
+    corpus, tmp_path, operation
+):
     """Bug: it was deleted before. The kill comes amid the moves, after them, or in training."""
     work, run = Work(tmp_path, corpus), tmp_path / "run"
     assert work.train(tiny(4, every=4), run) == 0
@@ -104,9 +102,7 @@ def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_
     assert {path.name for path in run.glob("[!.]*")} == names
 
 
-def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(corpus, tmp_path):
     """Its members train in threads, and may be a step apart when they are killed."""
     work = Work(tmp_path, corpus)
     tallies = killed_at_operations(work, kills=2, second_kills=1, seed=2, ensemble=3)
@@ -114,17 +110,13 @@ def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(
     assert tallies[0].tries == 2
 
 
-def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(corpus, tmp_path):
     """An index that was replaced between two openings of it was once called damaged."""
     tally = beside_a_writer(Work(tmp_path, corpus), reads=67)
     assert (tally.failures, tally.tries) == ([], 67)
 
 
-def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(
-    corpus: Corpus,
-) -> None:
+def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(corpus):
     """It went back to the settings of its last checkpoint, and ended as the shorter run."""
     train(small(), corpus, Path("r"))
     before = weights_of(Path("r"))
@@ -142,9 +134,7 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "training.json", "manifest.json"]
 )
-def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(corpus, caplog, name):
     train(small(), corpus, Path("uninterrupted"))
     train(small(train__steps=9), corpus, Path("r"))
     before = {path.name for path in Path("r/checkpoints").glob("step-*")}
@@ -163,7 +153,7 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
     assert metrics_of(Path("r"))[-1]["step"] == 11
 
 
-def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
+def test_a_run_that_had_enough_is_finished(corpus):
     """Each resume once trained on, to the next evaluation."""
     train(small(**PART), corpus, Path("r"))
     for config in (small(**PART), small(train__patience=1, **PART)):
@@ -172,7 +162,7 @@ def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
     assert train(small(), corpus, Path("r"), mode="resume").step == 11
 
 
-def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus: Corpus) -> None:
+def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus):
     """Nothing is known yet but the loss of guessing, though that is below the target."""
     with pytest.raises(Interrupted):
         train(small(**PART), corpus, Path("r"), should_stop=lambda: Path("r/checkpoints").exists())
@@ -193,9 +183,7 @@ def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
     return stopped.value
 
 
-def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus, monkeypatch):
     """It once waited for the evaluation's end: minutes, on a large text."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)  # the val split is many batches
     config = small()
@@ -209,7 +197,7 @@ def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
     assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
 
-def test_a_stop_just_after_an_evaluation_saves_too(corpus: Corpus) -> None:
+def test_a_stop_just_after_an_evaluation_saves_too(corpus):
     """It once said `saved`, of a step that was neither due nor the best."""
     evaluated: list[int] = []
 
@@ -248,7 +236,7 @@ def training(start: Start, text_file: Path) -> Start:
     return started
 
 
-def test_a_terminal_that_is_closed_loses_nothing(training: Start) -> None:
+def test_a_terminal_that_is_closed_loses_nothing(training):
     """Writing to the closed terminal once ended the run before it was saved."""
     leader, follower = os.openpty()
     process = training(stdin=follower, stdout=follower, stderr=follower)
@@ -259,7 +247,7 @@ def test_a_terminal_that_is_closed_loses_nothing(training: Start) -> None:
     assert read_checkpoint(Path("r"), "last").step >= 2
 
 
-def test_nohup_is_obeyed(training: Start) -> None:
+def test_nohup_is_obeyed(training):
     process = training("nohup", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process.send_signal(signal.SIGHUP)
     count = records("r") + 9
@@ -267,7 +255,7 @@ def test_nohup_is_obeyed(training: Start) -> None:
 
 
 @pytest.mark.precision
-def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) -> None:
+def test_two_processes_and_two_environments_give_the_same_bits(text_file):
     Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
     for run, seed in (("a", "0"), ("b", "77")):
         environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "2", "LANG": "C"}
@@ -280,7 +268,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) 
 # --- one process at a time, and where it came from ---
 
 
-def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start) -> None:
+def test_a_run_is_written_by_one_process_at_a_time(corpus, start):
     train(small(**PART), corpus, Path("r"))
     script = (
         "from pathlib import Path; from gpt.runs.lock import locked\n"
@@ -299,7 +287,7 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start)
     assert train(small(), corpus, Path("r"), mode="resume").step == 11
 
 
-def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpus) -> None:
+def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus):
     """The run once wrote its last checkpoints to a new folder, and ended without the best one."""
     train(small(), corpus, Path("uninterrupted"))
 
@@ -315,9 +303,7 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpu
     assert metrics_of(Path("moved")) == metrics_of(Path("uninterrupted"))
 
 
-def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
-    corpus: Corpus,
-) -> None:
+def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(corpus):
     """Of two runs started at once under one name, one ended as its folder was taken meanwhile."""
     runs = [train(small(**PART), corpus, Path("runs/r"), mode="numbered").run for _ in range(3)]
     assert runs == ["runs/r", "runs/r-2", "runs/r-3"]
@@ -349,7 +335,7 @@ def run_limited(text_file: Path, limits: dict[int, int], *changes: str) -> tuple
     return done.returncode, done.stderr
 
 
-def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file: Path) -> None:
+def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file):
     """The advice was --resume, which then failed."""
     code, err = run_limited(text_file, {resource.RLIMIT_FSIZE: 20_000})
     assert code == 1
@@ -371,9 +357,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(corpus, tmp_path):
     train(small(), corpus, Path("uninterrupted"))
     with small_disk(tmp_path / "disk", "4m"):
         run, filler = tmp_path / "disk/r", tmp_path / "disk/filler"
@@ -413,7 +397,7 @@ def poison() -> Iterator[Poison]:
         hook.remove()
 
 
-def test_a_step_that_is_nan_is_skipped_and_reported(corpus: Corpus, poison: Poison) -> None:
+def test_a_step_that_is_nan_is_skipped_and_reported(corpus, poison):
     poison(lambda step: step in (5, 6))
     train(small(), corpus, Path("r"))
     events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
@@ -424,9 +408,7 @@ def test_a_step_that_is_nan_is_skipped_and_reported(corpus: Corpus, poison: Pois
     assert all(tensor.isfinite().all() for tensor in load("r").parameters())
 
 
-def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
-    corpus: Corpus, poison: Poison
-) -> None:
+def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(corpus, poison):
     poison(lambda step: step in (5, 6, 7))
     outcome = train(small(), corpus, Path("r"))
     assert outcome.reason == "all steps done"
@@ -442,9 +424,7 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
     assert state_of(Path("r")).numbers["progress"]["scale"] == 0.5
 
 
-def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(
-    corpus: Corpus, poison: Poison
-) -> None:
+def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, poison):
     poison(lambda step: step in (5, 6, 7, 20, 21, 22))  # three steps of each run
     train(small(), corpus, Path("whole"))
     notices: list[str] = []
@@ -463,9 +443,7 @@ def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(
     assert len(backs) == 1
 
 
-def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(
-    corpus: Corpus, poison: Poison
-) -> None:
+def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(corpus, poison):
     """Saved in their midst, a checkpoint once led from one such step to the next."""
     poison(lambda step: step in (6, 7, 8))
     train(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
@@ -473,9 +451,7 @@ def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(
     assert [(r["step"], "from step 9" in r["event"]) for r in backs] == [(4, True)]
 
 
-def test_weights_that_are_no_numbers_are_never_saved(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_no_numbers_are_never_saved(corpus, monkeypatch):
     """They once were, as the last good checkpoint, and the run was stuck."""
     monkeypatch.setattr("gpt.training.schedule.Schedule.lr", lambda schedule, step: 1e39)
     config = small(train__optimizer="adamw", train__checkpoint_every=1)
@@ -497,7 +473,7 @@ def memory_for(windows: int) -> AbstractContextManager[None]:
     return before_forward(check)
 
 
-def test_when_memory_ends_a_setting_that_helps_is_named(corpus: Corpus) -> None:
+def test_when_memory_ends_a_setting_that_helps_is_named(corpus):
     expected = r"not enough memory on cpu for 6 windows of 13 .*larger train.accumulation"
     with memory_for(3):
         with pytest.raises(TrainingError, match=expected):
@@ -510,7 +486,7 @@ def test_when_memory_ends_a_setting_that_helps_is_named(corpus: Corpus) -> None:
 # --- strangers' files ---
 
 
-def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_damaged_files_are_read_right_or_refused(corpus, tmp_path):
     train(small(**PART), corpus, Path("r"))
     tally = damaged_files(tmp_path, Path("r"), count=250, seed=3)
     assert tally.failures == []
@@ -518,7 +494,7 @@ def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])
-def test_a_link_in_a_checkpoint_is_not_followed(corpus: Corpus, name: str) -> None:
+def test_a_link_in_a_checkpoint_is_not_followed(corpus, name):
     train(small(**PART), corpus, Path("r"))
     path = last_folder(Path("r")) / name
     path.rename("elsewhere")
@@ -527,7 +503,7 @@ def test_a_link_in_a_checkpoint_is_not_followed(corpus: Corpus, name: str) -> No
         read_checkpoint(Path("r"), "last")
 
 
-def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
+def test_a_link_out_of_the_run_is_not_followed(corpus):
     """Bug: a resume made the target of metrics.jsonl and provenance.jsonl, outside of the run."""
     train(small(**PART), corpus, Path("r"))
     nowhere, secret, kept = Path("nowhere").resolve(), Path("secret").resolve(), Path("kept")
@@ -549,7 +525,7 @@ def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
             kept.rename(link)
 
 
-def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsewhere: Path) -> None:
+def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsewhere):
     """Bug: a link of that name, which another can guess, led the write out of the folder."""
     target = elsewhere / "target"
     Path(elsewhere, f".file.{os.getpid()}.tmp").symlink_to(target)
@@ -561,7 +537,7 @@ def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsew
     ("key", "value"),
     [("n_layer", 10**9), ("ngram", 10**9), ("T", 10**9), ("C", 10**9), ("n_head", 10**9)],
 )
-def test_a_config_that_claims_a_giant_costs_nothing(corpus: Corpus, key: str, value: int) -> None:
+def test_a_config_that_claims_a_giant_costs_nothing(corpus, key, value):
     """n_layer: 1000000000 once made reading list the parameters of all those layers."""
     train(small(**PART), corpus, Path("r"))
     last = last_folder(Path("r"))
@@ -576,7 +552,7 @@ def test_a_config_that_claims_a_giant_costs_nothing(corpus: Corpus, key: str, va
 # --- the command line ---
 
 
-def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_come_by_the_clock(corpus, monkeypatch):
     """A step that takes 31 s: every second one is saved, and the last."""
     config = small(train__checkpoint_every="1 min", train__eval_every=100)
     now = [0.0]

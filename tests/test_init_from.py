@@ -81,9 +81,7 @@ def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     ids=["rotary", "longer T", "learned positions, shorter T", "no n-grams"],
 )
 @pytest.mark.precision
-def test_at_step_0_no_logit_of_an_old_character_differs(
-    runs: Callable[..., Path], new_text: str, trained_with: dict[str, Any], settings: list[str]
-) -> None:
+def test_at_step_0_no_logit_of_an_old_character_differs(runs, new_text, trained_with, settings):
     """What the old model predicts of old characters, on any text of them, is left as it is."""
     run = runs(**trained_with)
     old = package.load(run)
@@ -95,9 +93,7 @@ def test_at_step_0_no_logit_of_an_old_character_differs(
         )
 
 
-def test_the_members_of_an_ensemble_begin_with_their_own_weights(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_the_members_of_an_ensemble_begin_with_their_own_weights(runs, new_text):
     run = runs(model__ensemble=2)
     before, after = load(run, "best"), load(fine_tuned(run, new_text), "0")
     for old, new in zip(members_of(before), members_of(after), strict=True):
@@ -106,7 +102,7 @@ def test_the_members_of_an_ensemble_begin_with_their_own_weights(
         package.train(text=new_text, init_from=run, settings=["model.ensemble=3"])
 
 
-def test_a_new_character_is_as_likely_as_the_mean(runs: Callable[..., Path], new_text: str) -> None:
+def test_a_new_character_is_as_likely_as_the_mean(runs, new_text):
     """Its rows are the means of the old rows; the vocabulary is that of both texts."""
     old = package.load(runs())
     new = package.load(fine_tuned(runs(), new_text), 0)
@@ -123,7 +119,7 @@ def test_a_new_character_is_as_likely_as_the_mean(runs: Callable[..., Path], new
         torch.testing.assert_close(after.weight[added[0]], before.weight.mean(0))
 
 
-def test_bytes_keep_their_rows() -> None:
+def test_bytes_keep_their_rows():
     config, old = small(), BYTES
     model = make_model(config.model, len(old), seed=3)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(5))
@@ -135,7 +131,7 @@ def test_bytes_keep_their_rows() -> None:
         np.testing.assert_array_equal(after[name], before, err_msg=name)
 
 
-def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> None:
+def test_step_0_is_evaluated_and_can_be_the_best(runs):
     """Fine-tuning that only makes the model worse ended with its first, worse evaluation.
 
     Bug: the loss of step 0 was assumed to be that of guessing.
@@ -149,7 +145,7 @@ def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> N
     assert package.load(run).step == 0
 
 
-def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path]) -> None:
+def test_it_is_ahead_of_new_weights_at_every_evaluation(runs):
     text = "Jackdaws love my big sphinx of quartz; 2 lazy dogs judge my vow.\n" * 29
     fresh = trained(Path(), "fresh", text)
     tuned = fine_tuned(runs(train__steps=60), "fresh.txt", "train.steps=11")
@@ -158,9 +154,7 @@ def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path
     assert all(a < b for a, b in zip(*losses, strict=True)), losses
 
 
-def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(runs, new_text):
     run = runs(train__beta2=0.95, data__lowercase=True, model__character_dropout=0.07)
     old = package.load(run).config
     changed = ["model.T=7", "model.character_dropout=0.2", "train.learning_rate=1e-3"]
@@ -186,12 +180,8 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     ],
 )
 def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
-    runs: Callable[..., Path],
-    settings: list[str],
-    minutes: float | None,
-    expected: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    runs, settings, minutes, expected, monkeypatch
+):
     """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
     Path("new.txt").write_text(NEW, "utf-8")
     passes = (41 * 6 * 13 + 5) / len(load_corpus(open_source("new.txt")).train)
@@ -202,9 +192,7 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     assert {key: getattr(config.train, key) for key in expected} == expected
 
 
-def test_the_command_says_at_which_step_it_stopped_and_why(
-    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_says_at_which_step_it_stopped_and_why(runs, gpt):
     """Bug: "all steps done", though the best step was long before."""
     Path("old.txt").write_text(OLD, "utf-8")
     changes = ["device=cpu", "train.learning_rate=9", "train.warmup_steps=0", "train.eval_every=1"]
@@ -216,7 +204,7 @@ def test_the_command_says_at_which_step_it_stopped_and_why(
     assert "fine-tuning for at most 11 steps" in err
 
 
-def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
+def test_a_setting_that_is_null_has_its_default_not_the_old_runs():
     def inherit(run: str) -> dict[str, Any]:
         return {"model.C": 64, "train.first_window": 16, "train.batch_size": 3}
 
@@ -247,12 +235,8 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
     ],
 )
 def test_a_config_that_contradicts_the_model_is_refused(
-    runs: Callable[..., Path],
-    new_text: str,
-    trained_with: dict[str, Any],
-    settings: list[str],
-    message: str,
-) -> None:
+    runs, new_text, trained_with, settings, message
+):
     run = runs(**trained_with)
     with pytest.raises(ConfigError, match=message):
         package.train(text=new_text, init_from=run, settings=settings)
@@ -266,9 +250,7 @@ def tensors(run: Path, step: int) -> dict[str, Any]:
 
 
 @pytest.mark.precision
-def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(runs, new_text):
     """Resuming looked for that run's vocabulary."""
     whole = fine_tuned(runs(), new_text, run_dir="whole")
     shutil.copytree(runs(), "old")
@@ -289,9 +271,7 @@ def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
     assert metrics_of(Path("stopped")) == metrics_of(whole)
 
 
-def test_the_provenance_tells_which_weights_it_began_with(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_the_provenance_tells_which_weights_it_began_with(runs, new_text):
     run = fine_tuned(runs(), new_text)
     (line,) = (run / "provenance.jsonl").read_text("utf-8").splitlines()
     step = package.load(runs()).step
@@ -304,9 +284,7 @@ def test_the_provenance_tells_which_weights_it_began_with(
     }
 
 
-def test_what_a_run_learns_from_is_not_overwritten_by_it(
-    runs: Callable[..., Path], text_file: Path
-) -> None:
+def test_what_a_run_learns_from_is_not_overwritten_by_it(runs, text_file):
     """The original run was deleted, and the new one could not be started without it."""
     original = shutil.copytree(runs(), "original")
     settings = [f"train.init_from=../{Path.cwd().name}/original", "train.steps=5"]
@@ -320,9 +298,7 @@ def test_what_a_run_learns_from_is_not_overwritten_by_it(
     assert load(original) and load("s/seed-1337")
 
 
-def test_a_val_split_that_the_other_run_trained_on_is_told(
-    text_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     """A short run makes a long text's val split smaller: the next run's val loss was too low."""
     few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
     few |= {"train.sample_length": 0}
@@ -345,9 +321,7 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(
     assert told(val_source="other.txt") == ""
 
 
-def test_the_command_tells_what_is_new_and_the_loss_before_training(
-    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_tells_what_is_new_and_the_loss_before_training(runs, gpt):
     Path("new.txt").write_text(NEW + "\x1b[2J" + OLD, "utf-8")
     few = ["--set", "train.steps=3", "--set", "device=cpu", "--set", "sample.length=3"]
     few += ["--set", "model.T=17"]

@@ -72,7 +72,7 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("n", [1, 7, T])
 @torch.no_grad()
-def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -> None:
+def test_the_weights_are_those_that_the_fast_path_used(positions, n):
     """Weights computed on another input, or in another way, would not give the blocks' output."""
     gpt = model(positions).eval()
     ids = torch.arange(n) * 5 % V
@@ -95,7 +95,7 @@ def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -
     torch.testing.assert_close(attention.probabilities, logits[0].softmax(-1))
 
 
-def test_weights_that_give_nan_are_refused() -> None:
+def test_weights_that_give_nan_are_refused():
     """A run with weights of 1e30 made a page with NaN in it, and exit code 0."""
     gpt = model()
     with torch.no_grad():
@@ -110,7 +110,7 @@ def rows_of(shown: str) -> list[str]:
     return shown.split("\n\n")[1].splitlines()[:-1]
 
 
-def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
+def test_a_head_in_blocks_is_darker_where_its_weight_is_larger():
     analysis, _ = analysis_of("to be or")
     analysis.weights[0, 0, 7] = torch.tensor([0.01, 0.1, 0.3, 0.59, 0, 0, 0, 0])
     analysis.weights[0, 0, 0, 0] = 1
@@ -120,7 +120,7 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
 
 
 @pytest.mark.parametrize("text", ["เพื่อนที่", "नमस्ते", "a\u200db"])
-def test_marks_that_take_no_column_shift_none(text: str) -> None:
+def test_marks_that_take_no_column_shift_none(text):
     """Bug: Thai vowels and joiners counted as a column, and the cells and labels shifted."""
     analysis, _ = analysis_of(text)
     *rows, keys = draw_head(analysis, text, "t", layer=0, head=0).split("\n\n")[1].splitlines()
@@ -136,7 +136,7 @@ def test_marks_that_take_no_column_shift_none(text: str) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),
     width=st.sampled_from([40, 80, 100]),
 )
-def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width: int) -> None:
+def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text, width):
     analysis, _ = analysis_of(text)
     shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width)
     assert shown == visible(shown)
@@ -149,7 +149,7 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width:
 
 
 @pytest.mark.parametrize("text", ["to be or", "日本語の文章$a$", HOSTILE, "x"])
-def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
+def test_a_picture_is_a_labelled_grid_of_the_weights(text):
     """Warnings are errors here: matplotlib warns of characters that its font lacks."""
     analysis, _ = analysis_of(text)
     figure = draw(analysis, text, "走る $x$")
@@ -181,7 +181,7 @@ def data_of(page: str) -> dict[str, Any]:
     return found
 
 
-def test_a_page_of_one_character_has_no_scores() -> None:
+def test_a_page_of_one_character_has_no_scores():
     """JSON has no NaN: the page would be blank."""
     vocabulary = Vocabulary("abcdefghijklmnopq")
     analysis = analyze_text(model().eval(), vocabulary, "a")
@@ -190,7 +190,7 @@ def test_a_page_of_one_character_has_no_scores() -> None:
     assert (data["losses"], data["without"]) == ([], [[[]] * H] * L)
 
 
-def test_a_hostile_text_stays_data() -> None:
+def test_a_hostile_text_stays_data():
     analysis, vocabulary = analysis_of(HOSTILE)
     page = attention_page(analysis, HOSTILE, "<script>", vocabulary).decode()
     assert data_of(page)["text"] == list(HOSTILE)
@@ -200,7 +200,7 @@ def test_a_hostile_text_stays_data() -> None:
     assert not set(page) & set("\u2028\u2029\u202e\x00\x1b")
 
 
-def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
+def test_a_page_needs_no_network_and_runs_no_other_script():
     analysis, vocabulary = analysis_of("to be")
     page = attention_page(analysis, "to be", "t", vocabulary).decode()
     page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
@@ -217,7 +217,7 @@ def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
         assert allowed[kind] == f"'sha256-{digest}'"
 
 
-def test_a_name_is_checked() -> None:
+def test_a_name_is_checked():
     """A link or a pipe was replaced by the picture, without a word."""
     check_out(Path("a.png"))
     check_out(Path("a.html"))

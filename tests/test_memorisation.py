@@ -1,7 +1,6 @@
 """`gpt eval --memorisation`: how much of a model's samples is copied from its train split."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,9 @@ from gpt import api
 from gpt.evaluation.memorisation import copied_share
 from tests.conftest import PANGRAM, small
 
-Gpt = Callable[..., tuple[int, str, str]]
-
 
 @pytest.mark.parametrize("seed", range(7))
-def test_copies_are_those_of_a_search_one_substring_at_a_time(seed: int) -> None:
+def test_copies_are_those_of_a_search_one_substring_at_a_time(seed):
     source = np.random.default_rng(seed)
     train = source.integers(2, size=617).astype(np.uint8)
     pieces = [source.integers(2, size=n).astype(np.uint8) for n in (32, 157, 61)]
@@ -31,7 +28,7 @@ def words(seed: int, count: int) -> str:
     return " ".join(source.choice(PANGRAM.split(), size=count))
 
 
-def test_an_overfitted_model_copies_and_a_normal_one_does_not(gpt: Gpt) -> None:
+def test_an_overfitted_model_copies_and_a_normal_one_does_not(gpt):
     config = small(model__T=24, model__C=48, train__batch_size=16, train__eval_every=1000)
     settings = {"train.learning_rate": 0.01, "train.checkpoint_every": 1000}
     for name, word_count, steps in (("normal", 2003, 50), ("overfitted", 151, 150)):
@@ -48,7 +45,7 @@ def test_an_overfitted_model_copies_and_a_normal_one_does_not(gpt: Gpt) -> None:
     assert (code, shown in " ".join(out.split())) == (0, True)
 
 
-def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt: Gpt) -> None:
+def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt):
     """Bug: a text shorter than the substrings that are compared was said to share none of them."""
     Path("a.txt").write_text(PANGRAM * 29)
     run = api.train(small(), text="a.txt", run_dir="run").run

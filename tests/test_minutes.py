@@ -29,7 +29,6 @@ from gpt.training.stopwatch import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 
-Gpt = Callable[..., tuple[int, str, str]]
 Seconds = Callable[[int], float]
 BEFORE_TRAINING_S = 2.0
 
@@ -96,9 +95,7 @@ PACES = [half_as_fast_from_the_middle, twice_as_fast_from_the_middle, uneven]
 
 @pytest.mark.parametrize("pace", PACES, ids=lambda pace: pace.__name__)
 @pytest.mark.precision
-def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
-    pace: Seconds, corpus: Corpus
-) -> None:
+def test_a_run_ends_with_its_time_and_repeats_from_its_folder(pace, corpus):
     machine = Machine(pace)
     outcome = run_on(machine, timed(), corpus, "r")
     assert 0.9 * 60 < machine.now <= 60
@@ -112,7 +109,7 @@ def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
     assert same_weights(Path("again"), Path("r"))
 
 
-def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> None:
+def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus):
     """Bug: after a slow start on a GPU, train.warmup_steps 14 was refused for a run of 1 step."""
     config = load_config(timed(0.4), ["train.warmup_steps=997"])
     outcome = run_on(Machine(even), config, corpus, "r")
@@ -121,7 +118,7 @@ def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> No
     assert outcome.step > 0
 
 
-def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
+def test_short_and_long_windows_have_a_pace_each(corpus):
     """The last sixth of the steps, with longer windows, would come as a surprise."""
     seen: list[int] = []
     machine = Machine(lambda batch: 0.5 if seen[-1] == 4 else 1.5)
@@ -137,9 +134,7 @@ def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
     assert max(steps for _, steps in plans) < 1.1 * min(steps for _, steps in plans)
 
 
-def test_time_for_the_last_evaluation_is_left(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_for_the_last_evaluation_is_left(corpus, monkeypatch):
     """It takes 8 s of 60 here, for 20 windows: those on the way are on a part of the val split."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
     monkeypatch.setattr(time_budget, "MIN_EVAL_CHARACTERS", 12)
@@ -150,7 +145,7 @@ def test_time_for_the_last_evaluation_is_left(
     assert {"val_loss", "val_loss_part"} <= last.keys()
 
 
-def test_a_dry_run_plans_as_the_run_does(corpus: Corpus) -> None:
+def test_a_dry_run_plans_as_the_run_does(corpus):
     """Bug: it planned the steps by one measurement and said how long they take by another."""
     config, machine = timed(), Machine(even, window_s=0.8)
     with machine.computing():
@@ -163,7 +158,7 @@ def test_a_dry_run_plans_as_the_run_does(corpus: Corpus) -> None:
     assert 0.85 * 60 < estimated.seconds <= 60
 
 
-def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> None:
+def test_too_few_minutes_are_refused_with_as_many_as_work(corpus):
     """Bug: 0.05 minutes trained one step and took 5 s."""
     with pytest.raises(
         UsageError, match=r"train\.minutes 0\.05 is too short for one step"
@@ -196,7 +191,7 @@ def kill_at(step: int) -> Callable[[dict[str, Any]], None]:
     return kill
 
 
-def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
+def test_the_time_used_counts_on_over_resumes(corpus):
     first, second = Machine(even), Machine(even)
     with pytest.raises(Interrupted, match="stopped at step 30, saved"):
         run_on(first, timed(), corpus, "r", **stop_at(30))
@@ -205,7 +200,7 @@ def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
     assert 0.9 * 60 < trained <= 60
 
 
-def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: Corpus) -> None:
+def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus):
     """Of 60 minutes, given to a run that had 10 seconds of steps left, 59 were not used."""
     with pytest.raises(Interrupted):
         run_on(Machine(even), timed(), corpus, "r", **stop_at(60))
@@ -217,7 +212,7 @@ def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: 
     assert rates[80] > 2 * rates[-1]
 
 
-def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) -> None:
+def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     """Bug: it was refused; by more steps, its learning rate jumped to a third of the peak."""
     first = run_on(Machine(even), timed(), corpus, "r").step
     machine = Machine(half_as_fast_from_the_middle)
@@ -249,9 +244,7 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) ->
     assert schedule.is_due(first, "10 %")
 
 
-def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, caplog):
     """Bug: with fewer than it had used it made one step, and did not say what they are."""
     caplog.set_level("INFO", "gpt")
     with pytest.raises(Interrupted):
@@ -265,7 +258,7 @@ def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
     assert "plans" not in caplog.text
 
 
-def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: Corpus) -> None:
+def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus):
     """The plans that lay ahead stayed among the new ones, and no checkpoint could be read again."""
     config = timed(train__checkpoint_every=7, train__keep_checkpoints=9)
     with pytest.raises(KeyboardInterrupt):
@@ -283,7 +276,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: 
 
 
 @pytest.mark.parametrize("killed", [1, 43])
-def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed: int) -> None:
+def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus, killed):
     """Plans made before are kept, and what is planned after it repeats from the folder as well."""
     config = timed(train__checkpoint_every=7)
     machine = Machine(half_as_fast_from_the_middle)
@@ -329,7 +322,7 @@ def planned(draw: st.DrawFn) -> Schedule:
 
 
 @given(planned(), st.data())
-def test_a_new_plan_replaces_those_that_lie_ahead(schedule: Schedule, data: Any) -> None:
+def test_a_new_plan_replaces_those_that_lie_ahead(schedule, data):
     plans, step = schedule.plans, data.draw(st.integers(1, schedule.steps))
     schedule.replan(step, step + data.draw(st.integers(1, 97)))
     stored = schedule.stored(small(train__steps=plans[0][1], train__warmup_steps=0))
@@ -338,7 +331,7 @@ def test_a_new_plan_replaces_those_that_lie_ahead(schedule: Schedule, data: Any)
 
 
 @given(planned())
-def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) -> None:
+def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule):
     rates = [schedule.lr(step) for step in range(schedule.warmup_steps, schedule.steps)]
     assert rates == sorted(rates, reverse=True)
     if rates:
@@ -350,9 +343,7 @@ def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) 
 
 
 @given(planned(), st.data())
-def test_what_a_step_does_follows_from_the_plans_made_by_then(
-    schedule: Schedule, data: Any
-) -> None:
+def test_what_a_step_does_follows_from_the_plans_made_by_then(schedule, data):
     """A repeated run has all plans from its start."""
     plans = schedule.plans
     count = data.draw(st.integers(1, len(plans)))
@@ -366,7 +357,7 @@ def test_what_a_step_does_follows_from_the_plans_made_by_then(
 
 
 @pytest.mark.usefixtures("quick_choices")
-def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
+def test_minutes_on_the_command_line(gpt, text_file):
     """Bug: a run of minutes could not be resumed for more steps, as README says; and made two."""
     small = ("model.T=12", "model.C=8", "model.n_layer=1", "model.ensemble=1", "train.batch_size=6")
     sizes = [part for each in (*small, "train.sample_length=0") for part in ("--set", each)]
@@ -408,9 +399,7 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
 
 @pytest.mark.usefixtures("quick_choices")
 @pytest.mark.parametrize(("settings", "minutes"), [({}, 5.0), ({"train.steps": 2}, None)])
-def test_a_text_alone_is_trained_on_for_five_minutes(
-    text_file: Path, settings: dict[str, Any], minutes: float | None
-) -> None:
+def test_a_text_alone_is_trained_on_for_five_minutes(text_file, settings, minutes):
     """Unless the steps are set: then all that is not set has its default."""
     tiny = {"model.T": 32, "model.C": 64, "model.n_layer": 2, "device": "cpu", "threads": 1}
     config, _ = api.estimate(text=text_file, settings=tiny | settings)

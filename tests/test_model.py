@@ -79,9 +79,7 @@ def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor, scale: float) 
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("key_offset", [False, True])
 @torch.no_grad()
-def test_fused_equals_explicit_equals_a_loop_over_heads(
-    positions: str, qkv_bias: bool, qk_norm: bool, key_offset: bool
-) -> None:
+def test_fused_equals_explicit_equals_a_loop_over_heads(positions, qkv_bias, qk_norm, key_offset):
     scale = 1.5 if qk_norm else 1.0
     shape = config(
         positions=positions, qkv_bias=qkv_bias, qk_norm=qk_norm, attention_scale=scale,
@@ -98,7 +96,7 @@ def test_fused_equals_explicit_equals_a_loop_over_heads(
 
 
 @pytest.mark.parametrize("key_offset", [False, True])
-def test_the_explicit_gradient_equals_the_fused_one(key_offset: bool) -> None:
+def test_the_explicit_gradient_equals_the_fused_one(key_offset):
     attention = shaken(CausalSelfAttention(config(key_offset=key_offset)))
     x = torch.randn(B, T, C, requires_grad=True)
     (fast,) = torch.autograd.grad(attention(x).square().sum(), x)
@@ -106,7 +104,7 @@ def test_the_explicit_gradient_equals_the_fused_one(key_offset: bool) -> None:
     torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-3)
 
 
-def test_attention_equals_torchs_with_copied_weights() -> None:
+def test_attention_equals_torchs_with_copied_weights():
     shape = config(
         C=H * 7, head_size=7, value_size=7, positions="learned", qk_norm=False, qkv_bias=True,
     )  # fmt: skip
@@ -134,9 +132,7 @@ def test_attention_equals_torchs_with_copied_weights() -> None:
 @pytest.mark.parametrize("key_offset", [False, True])
 @settings(max_examples=20)
 @given(t=st.integers(0, T - 1), seed=st.integers(0, 1000))
-def test_changing_a_character_changes_no_logit_before_it(
-    positions: str, key_offset: bool, t: int, seed: int
-) -> None:
+def test_changing_a_character_changes_no_logit_before_it(positions, key_offset, t, seed):
     model = shaken(GPT(config(positions=positions, key_offset=key_offset), V))
     ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))
     changed = ids.clone()
@@ -146,7 +142,7 @@ def test_changing_a_character_changes_no_logit_before_it(
     assert (before[:, t] != after[:, t]).any(dim=-1).all()
 
 
-def test_with_offset_keys_one_layer_repeats_what_it_read() -> None:
+def test_with_offset_keys_one_layer_repeats_what_it_read():
     """Of up to 23 random characters, said twice, the second half follows from the first.
 
     Without n-gram embeddings: with them one layer learns it, too, though later.
@@ -167,7 +163,7 @@ def test_with_offset_keys_one_layer_repeats_what_it_read() -> None:
     assert losses[True] < 1 < 2.5 < losses[False] < math.log(V)
 
 
-def test_rotary_worked_out_by_hand() -> None:
+def test_rotary_worked_out_by_hand():
     """hs 4: channels 0 and 2 turn by t, channels 1 and 3 by t/100."""
     rotary = Rotary(config(head_size=4))
     turned = rotary(torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 1, T, 4))[0, 0, 5]
@@ -176,7 +172,7 @@ def test_rotary_worked_out_by_hand() -> None:
     torch.testing.assert_close(turned, by_hand)
 
 
-def test_the_initial_weights_follow_from_the_generator_alone() -> None:
+def test_the_initial_weights_follow_from_the_generator_alone():
     first = GPT(config(), V, torch.Generator().manual_seed(5)).state_dict()
     torch.manual_seed(1)
     again = GPT(config(), V, torch.Generator().manual_seed(5)).state_dict()
@@ -187,14 +183,14 @@ def test_the_initial_weights_follow_from_the_generator_alone() -> None:
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("size", [V, 1009])
-def test_a_new_model_embeds_with_variance_one_half(positions: str, size: int) -> None:
+def test_a_new_model_embeds_with_variance_one_half(positions, size):
     """Whatever the number of tables whose rows are added up."""
     model = GPT(config(positions=positions, C=499, ngram=3), size, torch.Generator().manual_seed(5))
     ids = torch.randint(size, (B, T), generator=torch.Generator().manual_seed(5))
     assert model.embed(ids)[:, 2:].var().item() == pytest.approx(0.5, rel=0.1)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_dropout_acts_in_training_only():
     model = shaken(GPT(config(dropout=0.5), V))
     ids = torch.randint(V, (B, T))
     assert model(ids).equal(model(ids))
@@ -203,7 +199,7 @@ def test_dropout_acts_in_training_only() -> None:
     assert not model(ids).equal(model(ids))
 
 
-def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise() -> None:
+def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise():
     """Bugs: the compiler drew masks of its own, seeded by the generator of the process.
 
     A compiled model drew masks from that generator, too, once another model with the same generator
@@ -272,7 +268,7 @@ def gpt2_of(model: GPT) -> torch.nn.Module:
     return theirs
 
 
-def test_logits_and_each_block_equal_gpt2s() -> None:
+def test_logits_and_each_block_equal_gpt2s():
     ours = config(**TEXTBOOK, C=35, head_size=7, value_size=7)
     model = shaken(GPT(ours, V))
     theirs = gpt2_of(model)
@@ -291,7 +287,7 @@ def test_logits_and_each_block_equal_gpt2s() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_expand_relu2_equals_separate_operations(dtype: torch.dtype) -> None:
+def test_expand_relu2_equals_separate_operations(dtype):
     """In bfloat16, products are rounded to 8 bits."""
     source = torch.Generator().manual_seed(0)
     inputs = [torch.randn(*shape, generator=source) for shape in ((2, 3, 5), (7, 5), (7,))]
@@ -307,7 +303,7 @@ def test_expand_relu2_equals_separate_operations(dtype: torch.dtype) -> None:
         torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
 
 
-def test_rotary_tables_are_right_to_their_last_digit() -> None:
+def test_rotary_tables_are_right_to_their_last_digit():
     """Computed by torch's threads in float32, they once differed between two starts of a run."""
     rotary = Rotary(config(T=503, head_size=34))
     for t in (0, 1, 63, 64, 257, 502):
@@ -319,13 +315,13 @@ def test_rotary_tables_are_right_to_their_last_digit() -> None:
             assert rotary.sin[t, i] == -rotary.sin[t, 17 + i]
 
 
-def test_a_model_has_one_rotary_table_however_many_layers() -> None:
+def test_a_model_has_one_rotary_table_however_many_layers():
     """500 layers with a table each took 11 GB, for a file of 562 kB."""
     few, many = (sum(table.nbytes for table in GPT(config(n_layer=n), V).buffers()) for n in (1, 7))
     assert 0 < few == many
 
 
-def test_a_masked_token_adds_nothing_to_any_embedding() -> None:
+def test_a_masked_token_adds_nothing_to_any_embedding():
     model = shaken(GPT(config(ngram=3), V))
     ids = torch.randint(V, (B, T))
     masked = torch.rand(B, T) < 0.4
@@ -338,7 +334,7 @@ def test_a_masked_token_adds_nothing_to_any_embedding() -> None:
             torch.testing.assert_close(x[b, t], expected)
 
 
-def test_attention_in_bfloat16_on_a_cpu_is_near_that_in_float32() -> None:
+def test_attention_in_bfloat16_on_a_cpu_is_near_that_in_float32():
     """There it goes another way, by plain products."""
     attention = shaken(CausalSelfAttention(config()))
     x = torch.randn(B, T, C)

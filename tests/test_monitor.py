@@ -93,7 +93,7 @@ def recorders(
         yield [metrics, shown]
 
 
-def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
+def test_tensorboard_shows_the_metrics_by_step(text_file):
     """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
     config = small(train__log_every=3, data__source=str(text_file))
     train(config, load_corpus(open_source(str(text_file))), Path("r"))
@@ -115,7 +115,7 @@ def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
     }
 
 
-def test_a_run_evaluated_on_a_part_has_one_val_curve(text_file: Path) -> None:
+def test_a_run_evaluated_on_a_part_has_one_val_curve(text_file):
     """Bug: `loss/val` had one point, and the curve was `loss/val_part`, which no run compared."""
     config = small(train__eval_characters=29, data__source=str(text_file))
     train(config, load_corpus(open_source(str(text_file))), Path("r"))
@@ -129,7 +129,7 @@ def test_a_run_evaluated_on_a_part_has_one_val_curve(text_file: Path) -> None:
     assert [tag for tag in events_of(Path("r")).Tags()["scalars"] if "val" in tag] == ["loss/val"]
 
 
-def test_plans_and_notices_are_no_text_cards(tmp_path: Path) -> None:
+def test_plans_and_notices_are_no_text_cards(tmp_path):
     """Bug: TensorBoard's TEXT page began with a card for each plan, above the samples."""
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
@@ -147,7 +147,7 @@ def samples_of(run: Path) -> list[list[str]]:
     return [[cell.decode() for cell in row] for row in table]
 
 
-def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
+def test_the_samples_of_all_evaluations_are_one_table(text_file):
     """Each sample was a card of its own, and a long line reached beyond the page."""
     train(small(), load_corpus(open_source(str(text_file))), Path("r"))
     heading, *rows = samples_of(Path("r"))
@@ -160,7 +160,7 @@ def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
 
 
 @pytest.mark.pictures
-def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Path) -> None:
+def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
     """However short the run is: that of the first member, on the first characters of val."""
     corpus = load_corpus(open_source(str(text_file)))
     train(small(model__ensemble=2), corpus, Path("r"))
@@ -177,7 +177,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Pa
     assert np.array_equal(np.array(shown), np.array(expected))
 
 
-def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
+def test_a_sample_is_shown_and_not_obeyed(text_file):
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
     train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
     for *_, text in samples_of(Path("r"))[1:]:
@@ -185,7 +185,7 @@ def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
         assert all(line.startswith("    ") for line in text.split("\n"))
 
 
-def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
+def test_a_resumed_curve_has_no_repeat(text_file):
     corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
     shutil.copytree("r/checkpoints", "at-step-4")
@@ -198,7 +198,7 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     assert [step for step, _, _ in samples_of(Path("r"))[1:]] == ["11", "8", "4", "0"]
 
 
-def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path) -> None:
+def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path):
     """A run was killed after it recorded an evaluation that a stop had left, and had two points."""
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
@@ -218,11 +218,8 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
 
 
 def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, caplog, capfd, monkeypatch
+):
     """In metrics.jsonl and TensorBoard, whole and in their order; no thread prints a traceback."""
     monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])  # of commands run before
     with recorders(tmp_path) as callbacks:
@@ -288,9 +285,7 @@ LONG = "val 12.3456, train 12.3456, 212k chars/s"
 
 
 @pytest.mark.parametrize("columns", [10, 40, 80, 200])
-def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
-    columns: int, terminal: Callable[[int], Terminal]
-) -> None:
+def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(columns, terminal):
     """At 80 columns it was one character wide, and its fields were cut."""
     screen = terminal(columns)
     bar = make_bar(total=2500, initial=1500)

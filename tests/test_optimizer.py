@@ -22,7 +22,7 @@ def tiny() -> GPT:
     return GPT(config, 7)
 
 
-def test_adamw_is_torchs() -> None:
+def test_adamw_is_torchs():
     ours, theirs = (
         [torch.nn.Parameter(drawn(*shape)) for shape in [(5, 3), (7,)]] for _ in range(2)
     )
@@ -46,9 +46,7 @@ def test_adamw_is_torchs() -> None:
     scale=st.floats(1e-6, 1e6),
     seed=st.integers(0, 99),
 )
-def test_orthogonalise_keeps_the_directions_and_evens_out_their_lengths(
-    height: int, width: int, scale: float, seed: int
-) -> None:
+def test_orthogonalise_keeps_the_directions_and_evens_out_their_lengths(height, width, scale, seed):
     matrices = scale * drawn(3, height, width, seed=seed)
     u, singular, vt = torch.linalg.svd(matrices.double(), full_matrices=False)
     new = u.mT @ orthogonalise(matrices).double() @ vt.mT  # diagonal: its singular values
@@ -58,7 +56,7 @@ def test_orthogonalise_keeps_the_directions_and_evens_out_their_lengths(
     assert (lengths[singular > 0.021 * singular.norm(dim=-1, keepdim=True)] > 0.9).all()
 
 
-def test_muon_worked_out_by_hand() -> None:
+def test_muon_worked_out_by_hand():
     p = torch.nn.Parameter(drawn(14, 3))
     muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, weight_decay=0.5)
     momentum, expected = torch.zeros(14, 3), p.detach().clone()
@@ -82,7 +80,7 @@ def test_muon_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_only_matrices_decay(optimizer: str) -> None:
+def test_only_matrices_decay(optimizer):
     """And beside Muon only those of the blocks. Without a gradient, decay alone moves weights."""
     model = tiny()
     for parameter in model.parameters():
@@ -98,7 +96,7 @@ def test_only_matrices_decay(optimizer: str) -> None:
         torch.testing.assert_close(parameter.detach(), torch.full(parameter.shape, expected))
 
 
-def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself() -> None:
+def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself():
     model = tiny()
     for parameter in model.parameters():
         parameter.grad = drawn(*parameter.shape)
@@ -117,7 +115,7 @@ def schedule_of(**train: float) -> Schedule:
     return Schedule(Config.model_validate({"train": train}))
 
 
-def test_the_learning_rate_worked_out_by_hand() -> None:
+def test_the_learning_rate_worked_out_by_hand():
     schedule = schedule_of(steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
     assert [schedule.lr(step) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
     assert schedule.lr(15) == pytest.approx(0.775)
@@ -125,7 +123,7 @@ def test_the_learning_rate_worked_out_by_hand() -> None:
     assert schedule.lr(30) == pytest.approx(0.1)
 
 
-def test_the_learning_rate_of_a_later_phase_worked_out_by_hand() -> None:
+def test_the_learning_rate_of_a_later_phase_worked_out_by_hand():
     """It rises from the floor to what one run of 60 steps has half-way, and falls again."""
     schedule = schedule_of(steps=30, warmup_steps=0, learning_rate=1.0, min_learning_rate=0.0)
     schedule.replan(30, 60)

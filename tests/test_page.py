@@ -92,7 +92,7 @@ def percents(page: Chrome, id_: str) -> list[float]:
     return [float(element.text.removesuffix(" %")) / 100 for element in found]
 
 
-def test_it_shows_the_largest_weights_and_probabilities(page: Chrome) -> None:
+def test_it_shows_the_largest_weights_and_probabilities(page):
     point_at(page, 37)
     click(page, "map1-2")
     assert shown(page, "status") == "Layer 2, head 3, query 38 of 503: “z”"
@@ -110,7 +110,7 @@ def numbers(page: Chrome, selector: str) -> list[float]:
     return [float(element.text.removesuffix(" %").replace("\u2212", "-")) for element in found]
 
 
-def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
+def test_all_heads_are_shown_with_their_cost_and_scores(page):
     rows = torch.stack([ANALYSIS.removal_costs, ANALYSIS.previous, ANALYSIS.induction], dim=1)
     expected = rows.flatten().tolist()  # layer by layer: costs, previous, induction of each head
     assert numbers(page, "#grid .score") == pytest.approx(expected, abs=6e-3)
@@ -120,7 +120,7 @@ def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
     assert shown(page, "name").upper() == "LAYER 2, HEAD 3"
 
 
-def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> None:
+def test_the_logit_lens_shows_each_layers_prediction_and_loss(page):
     point_at(page, 37)
     lens = ANALYSIS.lens
     rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#lens tr")]
@@ -138,7 +138,7 @@ def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> N
         assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
 
 
-def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Path) -> None:
+def test_of_many_heads_the_chosen_one_is_in_sight(browser, tmp_path):
     """And a head without which the loss is lower was tinted as if it cost much."""
     analysis, vocabulary = analysis_of("the fox", 2, 19)
     analysis = replace(analysis, losses_without=analysis.losses_without - 1)  # all do harm
@@ -158,7 +158,7 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
     assert browser.get_log("browser") == []
 
 
-def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
+def test_a_click_pins_a_character_and_escape_unpins_it(page):
     """Without, what was chosen was lost on the way of the mouse to the results."""
     point_at(page, 5)
     assert query(page) == 5
@@ -177,7 +177,7 @@ def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
     assert "pinned" not in shown(page, "status")
 
 
-def test_the_keyboard_does_all_that_the_mouse_does(page: Chrome) -> None:
+def test_the_keyboard_does_all_that_the_mouse_does(page):
     press(page, Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
     assert query(page) == 1
     press(page, Keys.ENTER)
@@ -207,9 +207,7 @@ def in_sight(page: Chrome, id_: str, within: str = "") -> bool:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_results_stay_in_sight_beside_a_long_text(
-    page: Chrome, width: int, height: int
-) -> None:
+def test_the_results_stay_in_sight_beside_a_long_text(page, width, height):
     """At 503 characters they lay below the text, out of sight."""
     emulate(page, width, height)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
@@ -228,9 +226,7 @@ def test_the_results_stay_in_sight_beside_a_long_text(
         assert not covered
 
 
-def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(
-    browser: Chrome, tmp_path: Path
-) -> None:
+def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(browser, tmp_path):
     width = 400
     (tmp_path / "text.txt").write_text((TEXT + "\u200b日本語<b>\n") * 19, "utf-8")
     (tmp_path / "data.html").write_bytes(text_page(api.describe(str(tmp_path / "text.txt"))))

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,7 +69,7 @@ def chosen(minutes: float, train_ids: int) -> Choice:
     return choose(size, characters, train_ids, max_members=8)
 
 
-def test_the_example_of_the_table_worked_out_by_hand() -> None:
+def test_the_example_of_the_table_worked_out_by_hand():
     """3 x 128 sees 13 M characters in five minutes, and 4 x 160 sees 7 M: too few."""
     seen = dict.fromkeys(SIZES, 7000000.0) | dict.fromkeys(SIZES[:4], 13000000.0)
     size, characters = largest_size(SIZES, seen.__getitem__, 1_000_000)
@@ -89,8 +88,8 @@ def test_the_example_of_the_table_worked_out_by_hand() -> None:
     ],
 )
 def test_short_texts_get_small_models_and_long_ones_what_the_time_can_fill(
-    minutes: float, train_ids: int, size: tuple[int, int], members: int, dropout: float
-) -> None:
+    minutes, train_ids, size, members, dropout
+):
     choice = chosen(minutes, train_ids)
     assert choice.size == size
     assert abs(choice.members - members) <= 1
@@ -98,9 +97,7 @@ def test_short_texts_get_small_models_and_long_ones_what_the_time_can_fill(
 
 
 @given(minutes=st.floats(0.01, 1e4), train_ids=st.integers(100, 10**11))
-def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(
-    minutes: float, train_ids: int
-) -> None:
+def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(minutes, train_ids):
     choice, longer = chosen(minutes, train_ids), chosen(2 * minutes, train_ids)
     assert longer.size.parameters >= choice.size.parameters
     for each in (choice, longer):
@@ -115,9 +112,7 @@ def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(
     shortest=st.integers(11, 10**9),
     repeats=st.booleans(),
 )
-def test_settings_of_any_length_and_size_are_a_valid_config(
-    characters: int, size: Size, shortest: int, repeats: bool
-) -> None:
+def test_settings_of_any_length_and_size_are_a_valid_config(characters, size, shortest, repeats):
     T = context_length(shortest, size)
     assert max(8, shortest / 4) >= T
     config = load_config(None, [*settings(Choice(size, characters), T, repeats=repeats).items()])
@@ -127,7 +122,7 @@ def test_settings_of_any_length_and_size_are_a_valid_config(
     assert config.model.n_head >= 1 + repeats
 
 
-def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
+def test_settings_are_those_of_the_shipped_configs_at_their_lengths():
     """The recipes that were found by hand are points of the rule that joins them."""
     keys = ("steps", "batch_size", "muon_learning_rate", "learning_rate", "first_window")
     for name, size, in_step, rel in (
@@ -149,7 +144,7 @@ def clock_since_now() -> float:
 BEGAN = time.perf_counter()
 
 
-def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
+def test_what_is_set_is_kept_and_the_rest_chosen_around_it():
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     given_settings = {
         "model": TINY | {"ensemble": 3, "character_dropout": 0.07},
@@ -164,7 +159,7 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     assert config.train.muon_learning_rate != base.train.muon_learning_rate
 
 
-def test_sizes_that_do_not_fit_what_is_set_are_left_out() -> None:
+def test_sizes_that_do_not_fit_what_is_set_are_left_out():
     """64 heads need an even number of channels each."""
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_head": 64}})
@@ -175,9 +170,7 @@ def test_sizes_that_do_not_fit_what_is_set_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("period", "repeats"), [(100, True), (10_007, False)])
-def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
-    period: int, repeats: bool
-) -> None:
+def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(period, repeats):
     lines = np.random.default_rng(5).integers(len(LETTERS), size=period)
     corpus = letters(np.tile(lines, 1 + 40_000 // period)[:40_000])
     model = choose_config(corpus, ALONE, 0.1, clock_since_now).config.model
@@ -185,7 +178,7 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     assert model.n_head >= 1 + repeats
 
 
-def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training() -> None:
+def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training():
     """Also checks that it still holds a window: rounded down, it once held less."""
     corpus = corpus_of(30_000_000)
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_layer": 1, "C": 32}})
@@ -195,12 +188,12 @@ def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training() ->
     assert choose_config(corpus, kept, 0.1, clock_since_now).config.data.val_fraction == 0.1
 
 
-def test_choosing_stops_when_it_is_asked_to() -> None:
+def test_choosing_stops_when_it_is_asked_to():
     with pytest.raises(Interrupted, match="nothing is written"):
         choose_config(corpus_of(40_000), ALONE, 0.2, clock_since_now, lambda: True)
 
 
-def test_ranks_share_a_batch_and_measure_their_speed_together() -> None:
+def test_ranks_share_a_batch_and_measure_their_speed_together():
     """Bug: under torchrun, the run was planned for one process."""
     corpus = corpus_of(40_000)
     base = Config.model_validate(
@@ -215,9 +208,7 @@ def test_ranks_share_a_batch_and_measure_their_speed_together() -> None:
     T=st.integers(1, 53),
     context=st.integers(1, 5),
 )
-def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
-    ids: np.ndarray, T: int, context: int
-) -> None:
+def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(ids, T, context):
     count = 0
     for place in range(1, len(ids)):  # of the id that is predicted
         start = (place - 1) // T * T  # of its window
@@ -228,7 +219,7 @@ def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
     assert repeated_part(ids, T, context) == pytest.approx(count / (len(ids) - 1))
 
 
-def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> None:
+def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance():
     """In bytes, four of a text in many scripts are little more than one character.
 
     One character of two bytes made them five; and by chance went by V, so that random bits after
@@ -256,9 +247,7 @@ def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> No
         (PANGRAM * 499, False),
     ],
 )
-def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(
-    tmp_path: Path, text: str, as_bytes: bool
-) -> None:
+def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(tmp_path, text, as_bytes):
     """Bug: a text whose val split had new scripts cost 3.8 nats per character, and zpaq 1.9."""
     path = tmp_path / "text.txt"
     path.write_text(text, "utf-8")

@@ -27,7 +27,6 @@ from gpt.runs.lock import is_running, locked
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.write import write_checkpoint
-from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.start import train
 from tests.conftest import rehash, small, wait_until
@@ -60,7 +59,7 @@ def kept() -> set[int]:
     return {int(path.name.removeprefix("step-")) for path in RUN.glob("checkpoints/step-*")}
 
 
-def test_a_checkpoint_is_read_as_it_was_written() -> None:
+def test_a_checkpoint_is_read_as_it_was_written():
     write(7, best=7)
     for data in (read_checkpoint(RUN), read_checkpoint(RUN, 7), read_checkpoint(RUN, "step-7")):
         expected = data_of(7)
@@ -73,7 +72,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     assert state.tensors["0.mean.0"].tolist() == [0, 1, 2]
 
 
-def test_the_files_are_those_of_other_programs() -> None:
+def test_the_files_are_those_of_other_programs():
     """safetensors and JSON. Bug: scp -r and zip made folders of the links `best` and `last`."""
     write(7, best=7)
     assert not any(path.is_symlink() for path in RUN.rglob("*"))
@@ -88,13 +87,13 @@ def test_the_files_are_those_of_other_programs() -> None:
     ("keep", "expected"),
     [(1, {2, 11}), (2, {2, 7, 11}), (3, {2, 5, 7, 11}), (97, {2, 3, 5, 7, 11})],
 )
-def test_the_last_ones_and_the_best_are_kept(keep: int, expected: set[int]) -> None:
+def test_the_last_ones_and_the_best_are_kept(keep, expected):
     write(2, 3, 5, 7, 11, best=2, keep=keep)
     assert kept() == expected
     assert read_checkpoint(RUN).step == 2
 
 
-def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
+def test_the_best_before_is_kept_until_the_next_checkpoint():
     """Should the new best be damaged, the run rolls back, and `best` with it."""
     write(2, 3, 5, best=2)
     write(7, best=7)
@@ -104,7 +103,7 @@ def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
     assert read_checkpoint(RUN, "best").step == 2
 
 
-def test_a_copied_checkpoint_is_read_without_its_run() -> None:
+def test_a_copied_checkpoint_is_read_without_its_run():
     write(7)
     shutil.copytree(place(7), "elsewhere/step-7")
     shutil.rmtree(RUN)
@@ -114,7 +113,7 @@ def test_a_copied_checkpoint_is_read_without_its_run() -> None:
         read_checkpoint(run, 5)
 
 
-def test_a_checkpoint_of_a_later_format_is_refused() -> None:
+def test_a_checkpoint_of_a_later_format_is_refused():
     write(7)
     path = place(7) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1, "new": 1}))
@@ -123,7 +122,7 @@ def test_a_checkpoint_of_a_later_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"last": -1, "best": null}', "[" * 10**5])
-def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str | None) -> None:
+def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content):
     write(3, 7, best=3)
     index = RUN / "checkpoints/index.json"
     before = index.read_bytes()
@@ -137,7 +136,7 @@ def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str |
     assert index.read_bytes() == before
 
 
-def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
+def test_a_training_state_of_something_else_is_refused(corpus):
     """Bug: the message showed the address of a page about another library."""
     train(small(train__stop_at_val_loss=99.0), corpus, RUN)
     training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
@@ -164,9 +163,7 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
         train(small(), corpus, RUN, mode="resume")
 
 
-def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(monkeypatch):
     write(3)
 
     def disk_is_full(*_: object) -> None:
@@ -193,7 +190,7 @@ def three_runs(text_file: Path, gpt: Gpt) -> None:
     write(0, 3, best=3, run=Path("runs/third"))
 
 
-def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) -> None:
+def test_runs_are_named_after_their_text_and_listed(three_runs, gpt):
     """All were called `run`, `run-2`, ... whatever they had read."""
     with locked(Path("runs/third")):
         code, out, _ = gpt("runs", "--json")
@@ -226,9 +223,7 @@ def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) 
     assert max(map(len, lines)) <= 86  # a terminal with fewer columns shows fewer
 
 
-def test_a_file_that_goes_while_runs_are_listed_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_that_goes_while_runs_are_listed_does_not_count(monkeypatch):
     """A training run prunes its checkpoints; the list of all runs ended in an error."""
     write(3, run=Path("runs/training"))
     Path("runs/training/metrics.jsonl").write_text("{}")
@@ -243,7 +238,7 @@ def test_a_file_that_goes_while_runs_are_listed_does_not_count(
     assert [(run.name, run.step) for run in list_runs()] == [("training", 3)]
 
 
-def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt: Gpt) -> None:
+def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs, gpt):
     Path("runs/pangram-2/notes.txt").write_text("mine")
     assert gpt("runs", "--yes", "--delete", "pangram")[:2] == (0, "deleted runs/pangram\n")
     assert gpt("runs", "--yes", "--delete", "runs/pangram-2")[0] == 0
@@ -258,7 +253,7 @@ def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
 
 
-def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
+def test_a_checkpoint_is_named_by_its_step(three_runs, gpt):
     for which, step in (("best", 3), ("0", 0), ("step-3", 3)):
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
         assert (code, json.loads(out)["step"]) == (0, step), err
@@ -287,7 +282,7 @@ def failing_disk(name: str, number: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "manifest.json", "training.json"]
 )
-def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: int) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name, number):
     """It was renamed as damaged, the run trained again, and a second time it was deleted."""
     write(1, 2, best=2)
     before = sorted(path.relative_to(RUN) for path in RUN.rglob("*"))
@@ -299,7 +294,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: in
     assert recover(RUN)[0].step == 2
 
 
-def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
+def test_runs_that_lead_nowhere_are_told_in_one_message():
     """A link to a disk that is not mounted: a run's folder was looked for without end."""
     Path("runs").symlink_to("nowhere/at/all")
     with pytest.raises(GPTError, match="runs: expected a folder that you may write to"):
@@ -310,7 +305,7 @@ def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
         list_runs()
 
 
-def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -> None:
+def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed():
     """The advice was --resume, which failed: the half-written folder was taken for a checkpoint.
 
     Bug: while the run was being written, the advice was --overwrite.
@@ -336,7 +331,7 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     assert [run.state for run in list_runs()] == ["empty"]
 
 
-def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
+def test_a_process_that_was_killed_and_not_reaped_writes_no_run():
     """In a container whose first process reaps none, its run could never be overwritten."""
     program = "import sys, time; from pathlib import Path; from gpt.runs.lock import locked\n"
     program += "with locked(Path('r')): print('locked', flush=True); time.sleep(600)"
@@ -348,7 +343,7 @@ def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
         wait_until(lambda: not is_running(RUN))
 
 
-def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() -> None:
+def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed():
     """It had no checkpoint yet, said the message, and was to be overwritten."""
     write(2)
     place(2).rename(RUN / "checkpoints/.step-2.replaced")

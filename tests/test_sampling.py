@@ -109,7 +109,7 @@ def engines(net: LanguageModel, B: int) -> list[Engine]:
 
 
 @given(logits=logits_of, k=st.integers(1, 29))
-def test_top_k_keeps_the_k_largest(logits: NDArray[np.float64], k: int) -> None:
+def test_top_k_keeps_the_k_largest(logits, k):
     kept = keep_top_k(logits, k)[0]
     edge = sorted(logits[0], reverse=True)[min(k, logits.size) - 1]
     for before, after in zip(logits[0], kept, strict=True):
@@ -117,7 +117,7 @@ def test_top_k_keeps_the_k_largest(logits: NDArray[np.float64], k: int) -> None:
 
 
 @given(logits=logits_of, p=st.floats(0, 1))
-def test_top_p_keeps_the_fewest_that_make_up_p(logits: NDArray[np.float64], p: float) -> None:
+def test_top_p_keeps_the_fewest_that_make_up_p(logits, p):
     probabilities = np.exp(log_softmax(logits))[0]
     kept = keep_top_p(logits, p)[0] > -math.inf
     assert kept.any()
@@ -129,9 +129,7 @@ def test_top_p_keeps_the_fewest_that_make_up_p(logits: NDArray[np.float64], p: f
 
 
 @given(logits=logits_of, p=st.floats(0, 1))
-def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
-    logits: NDArray[np.float64], p: float
-) -> None:
+def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(logits, p):
     probabilities = [math.exp(x - logits.max()) for x in logits[0]]
     for before, after, relative in zip(
         logits[0], keep_min_p(logits, p)[0], probabilities, strict=True
@@ -141,16 +139,14 @@ def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
 
 
 @given(logits=logits_of, temperature=st.floats(0.05, 20))
-def test_temperature_raises_probabilities_to_its_inverse(
-    logits: NDArray[np.float64], temperature: float
-) -> None:
+def test_temperature_raises_probabilities_to_its_inverse(logits, temperature):
     got = np.exp(log_softmax(apply_temperature(logits, temperature)))
     powers = np.exp(log_softmax(logits)) ** (1 / temperature)
     np.testing.assert_allclose(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
 
 
 @given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
-def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
+def test_greedy_and_top_1_take_the_likeliest(logits, u):
     for rules in (
         rules_of(temperature=0),
         rules_of(top_k=1),
@@ -164,9 +160,7 @@ def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: flo
     logits=st.lists(st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=23),
     u=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, math.nextafter(1, 0)])),
 )
-def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
-    logits: list[float], u: float
-) -> None:
+def test_a_draw_is_where_the_summed_probabilities_pass_the_number(logits, u):
     logits[len(logits) // 2] = 1.0
     got = int(draw(np.array([logits]), np.array([u]))[0])
     weights = [math.exp(x) for x in logits]
@@ -175,7 +169,7 @@ def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
     assert below - 1e-9 <= u * math.fsum(weights) <= above + 1e-9
 
 
-def test_the_rules_are_the_configs_but_for_the_flags() -> None:
+def test_the_rules_are_the_configs_but_for_the_flags():
     config = SampleConfig(temperature=0.3, top_k=7)
     assert sampling_rules(config) == config
     changed = sampling_rules(
@@ -195,9 +189,7 @@ def test_the_rules_are_the_configs_but_for_the_flags() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=7)
 @given(data=st.data())
-def test_readers_give_the_logits_of_the_whole_text(
-    shape: dict[str, Any], data: st.DataObject
-) -> None:
+def test_readers_give_the_logits_of_the_whole_text(shape, data):
     """Texts of any lengths, read together, replaced and dropped."""
     net, B = model(**shape), data.draw(st.integers(1, 5))
     id_ = st.integers(0, V - 1)
@@ -227,9 +219,7 @@ def test_readers_give_the_logits_of_the_whole_text(
 
 
 @pytest.mark.parametrize("scores", [1, 7 * 3 * 263, 10**9])
-def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
-    scores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(scores, monkeypatch):
     """They once had room for T from the start: 67 GB for a file of 562 kB."""
     monkeypatch.setattr(numpy_engine, "SCORES_NUMBERS", scores)
     net = model(T=521)
@@ -243,7 +233,7 @@ def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of numpy's OpenBLAS")
-def test_the_command_line_computes_products_in_one_thread() -> None:
+def test_the_command_line_computes_products_in_one_thread():
     """Bug: BLAS's threads waited for each other beside a busy program, 27 times as long."""
     program = (
         "import sys, psutil\nfrom gpt.__main__ import main\nsys.argv = ['gpt', '--version']\n"
@@ -264,9 +254,7 @@ def test_the_command_line_computes_products_in_one_thread() -> None:
     ("context", "left"), [(1, 1), (2, 1), (3, 1), (13, 6), (131, 65), (269, 134)]
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_each_character_has_the_context_that_the_docstring_says(
-    positions: str, context: int, left: int, which: int
-) -> None:
+def test_each_character_has_the_context_that_the_docstring_says(positions, context, left, which):
     """The uncached model on exactly that context; prompts of three lengths, one past T.
 
     Half of T once was an eighth, and text with structure, which needs context, suffered.
@@ -285,7 +273,7 @@ def test_each_character_has_the_context_that_the_docstring_says(
             contexts[b].append(ids[b])
 
 
-def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
+def test_a_sample_follows_from_its_own_prompt_and_number():
     """More samples of one prompt once changed those of the next."""
     prompts = ["ab", "ab", "c", "c"]
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
@@ -302,7 +290,7 @@ def data_of(net: LanguageModel) -> CheckpointData:
     return CheckpointData(0, small(model=net.config.model_dump()), VOCABULARY, weights)
 
 
-def test_a_model_of_no_numbers_is_told() -> None:
+def test_a_model_of_no_numbers_is_told():
     """It once wrote blank lines, in silence."""
     net = model()
     net.norm.bias.data[3] = math.nan
@@ -314,7 +302,7 @@ def test_a_model_of_no_numbers_is_told() -> None:
         generate_text(net, VOCABULARY, length=3, seed=0)
 
 
-def test_a_prompt_is_read_once_for_all_its_samples() -> None:
+def test_a_prompt_is_read_once_for_all_its_samples():
     """64 samples of a long prompt once read it 64 times, all at once: 18 s and 0.9 GB."""
     reads, selected = list[int](), list[list[int]]()
 
@@ -356,9 +344,7 @@ class Script:
     text=st.text("ab\n", min_size=1, max_size=29),
     stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
 )
-def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
-    text: str, stops: list[str]
-) -> None:
+def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(text, stops):
     """Bug: of several stops that end at once, the first on the command line was taken."""
     chunks = list(chunks_of(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
     ends = (n for n in range(len(text) + 1) if text[:n].endswith(tuple(stops)))
@@ -374,7 +360,7 @@ def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
     assert all(len(chunk.text) == len(chunk.log_probabilities) for chunk in chunks)
 
 
-def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
+def test_characters_come_as_soon_as_they_can_be_no_stop():
     chunks = chunks_of(
         Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"]
     )
@@ -382,7 +368,7 @@ def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
     assert shown == [("a", None), ("b", None), ("c", None), ("", "abd")]
 
 
-def test_what_is_loaded_drops_nothing_out() -> None:
+def test_what_is_loaded_drops_nothing_out():
     """A model that was trained with dropout once gave other logits at each call."""
     net = model(dropout=0.5)
     loaded = load_model(data_of(net), torch.device("cpu"))
@@ -395,7 +381,7 @@ def test_what_is_loaded_drops_nothing_out() -> None:
     np.testing.assert_allclose(engine.decode([3])[0], last_logits(net, [1, 2, 3]), atol=1e-4)
 
 
-def test_log_probabilities_are_the_models_own() -> None:
+def test_log_probabilities_are_the_models_own():
     """At temperature 1 and before any rule, whatever was drawn by."""
     net, ids = model(), encode_prompt("ab", VOCABULARY)
     rules = rules_of(temperature=0.5, top_k=3)
@@ -409,7 +395,7 @@ def test_log_probabilities_are_the_models_own() -> None:
         seen.append(id_)
 
 
-def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
+def test_samples_are_shown_in_order_the_first_as_it_comes():
     def chunks() -> Iterator[Chunk]:
         yield Chunk(0, "a", [0.0])
         yield Chunk(1, "x", [0.0], ended=True)
@@ -445,13 +431,13 @@ def converse(*lines: str | type[BaseException], folder: str = "r", **options: An
     return "".join(shown[1:])
 
 
-def test_each_text_takes_the_next_seed() -> None:
+def test_each_text_takes_the_next_seed():
     first, second = sample("ab", length=7), sample("ab", length=7, seed=6)
     assert converse("ab", "ab") == f"> ab{first}\n> ab{second}\n> \n"
     assert converse("ab", "/seed 5", "ab") == f"> ab{first}\n> seed 5\n> ab{first}\n> \n"
 
 
-def test_continue_continues_the_last_text() -> None:
+def test_continue_continues_the_last_text():
     first = sample("ab", length=7)
     second = sample("ab" + first, length=7, seed=6)
     third = sample("ab" + first + second, length=7, seed=7)
@@ -460,7 +446,7 @@ def test_continue_continues_the_last_text() -> None:
     assert shown.endswith(f"> ab{first}\n> {second}\n> {third}\n> \n")
 
 
-def test_commands_change_how_the_next_text_is_sampled() -> None:
+def test_commands_change_how_the_next_text_is_sampled():
     rules = rules_of(temperature=0.2, top_k=3, top_p=0.9, min_p=0.01)
     text = sample("ab", length=3, seed=9, rules=rules)
     commands = ["/length 3", "/temperature 0.2", "/top-k 3", "/top-p 0.9", "/min-p 0.01", "/seed 9"]

@@ -7,7 +7,6 @@ import tracemalloc
 import urllib.error
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -47,16 +46,14 @@ from tests.serving import (  # noqa: F401
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),
     ],
 )
-def test_a_wrong_request_gets_one_message(
-    server: str, fields: Any, status: int, message: str
-) -> None:
+def test_a_wrong_request_gets_one_message(server, fields, status, message):
     """A bug: a small request for 10**9 texts, or for long echoes, took all memory and time."""
     got, answer, _ = ask(server, fields)
     assert (got, message in answer["error"]["message"]) == (status, True), answer
     assert answer["error"]["type"] == "invalid_request_error"
 
 
-def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
+def test_the_openai_package_raises_its_errors(client):
     assert [model.id for model in client.models.list()] == ["run"]
     with pytest.raises(openai.BadRequestError, match="no such field"):
         client.completions.create(model="run", prompt="a", extra_body={"repetition_penalty": 2})
@@ -69,7 +66,7 @@ def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="run", messages=[{"role": "user", "content": "a"}])
 
 
-def test_other_sites_are_refused(server: str) -> None:
+def test_other_sites_are_refused(server):
     """By Origin; and by Host if their name refers to this machine (DNS rebinding)."""
     address = server.removeprefix("http://")
     port = address.partition(":")[2]
@@ -83,7 +80,7 @@ def test_other_sites_are_refused(server: str) -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_of_10_mb_is_refused(server: str, is_chunked: bool) -> None:
+def test_a_body_of_10_mb_is_refused(server, is_chunked):
     large = b'{"prompt": "' + b"a" * 10_000_000 + b'"}'
     chunks = (large[i : i + 2**16] for i in range(0, len(large), 2**16))
     status, answer, _ = ask(server, chunks if is_chunked else large)
@@ -98,7 +95,7 @@ def wait_for(server: str, fields: dict[str, Any], status: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(server: str) -> None:
+def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(server):
     with streaming(server, n=16, max_tokens=4000), posting(server, {"n": 16, "max_tokens": 4000}):
         wait_for(server, {"prompt": "a"}, 429)
         status, answer, headers = ask(server, {"prompt": "a"})
@@ -107,14 +104,14 @@ def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(ser
     wait_for(server, {"prompt": "a", "n": 32}, 200)
 
 
-def test_a_long_text_does_not_delay_others(server: str) -> None:
+def test_a_long_text_does_not_delay_others(server):
     with streaming(server), posting(server, {"max_tokens": LONG}):
         for seed in range(3):
             assert len(text_of(server, prompt="the ", max_tokens=101, seed=seed)) == 101
         assert ask(server, {"n": 31})[0] == 429  # the long texts have not ended
 
 
-def test_a_client_that_does_not_read_is_dropped(run: Path) -> None:
+def test_a_client_that_does_not_read_is_dropped(run):
     """It takes places, but no time of the model, until then."""
     program = "from gpt.serve import app; app.STALL_S = 1; from gpt.__main__ import main; main()"
     with (
@@ -125,7 +122,7 @@ def test_a_client_that_does_not_read_is_dropped(run: Path) -> None:
         wait_for(url, {"n": 2}, 200)
 
 
-def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run: Path) -> None:
+def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run):
     """A bug: 500,000 combining characters kept the server busy for minutes."""
     checkpoint = gpt.load(run, device="cpu").checkpoint
     config = checkpoint.config.changed(data={"normalize": "NFC"})
@@ -134,7 +131,7 @@ def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run: Path) -> None:
         model.encode("the " + "\u0301" * 101 + "\u0323" * 101 + " quick")
 
 
-def test_the_mistakes_of_a_long_prompt_are_not_collected() -> None:
+def test_the_mistakes_of_a_long_prompt_are_not_collected():
     """A bug: a message about the first of 100,000 wrong items took 130 MB."""
     body = json.dumps({"prompt": [1] * 99_999 + ["a"]}).encode()
     tracemalloc.start()

@@ -40,9 +40,7 @@ class Seen(logging.Handler):
 
 
 @pytest.mark.parametrize("in_terminal", [True, False])
-def test_a_phase_is_one_line_that_is_erased_in_a_terminal(
-    in_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_phase_is_one_line_that_is_erased_in_a_terminal(in_terminal, monkeypatch):
     """Bug: up to 48 s of two minutes passed without a sign.
 
     Bug: the newline was a write of its own, so a message of a signal handler could precede it.

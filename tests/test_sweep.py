@@ -29,7 +29,6 @@ from gpt.training.start import train
 from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
 
-Gpt = Callable[..., tuple[int, str, str]]
 SWEEP = Path("runs/small-sweep")
 RATES = "train.learning_rate=1e-3,4e-3"
 
@@ -69,7 +68,7 @@ def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
 # --- which runs ---
 
 
-def test_a_sweep_is_the_product_of_its_lists() -> None:
+def test_a_sweep_is_the_product_of_its_lists():
     changes = ["train.steps=7", RATES, "model.qkv_bias=true", "train.optimizer=muon,adamw"]
     assert [tuple(values.values()) for values in combinations(changes).values()] == [
         *[("1e-3", "muon"), ("1e-3", "adamw"), ("4e-3", "muon"), ("4e-3", "adamw")],
@@ -98,7 +97,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
         ("train.init_from=runs/x-sweep/lr-1e-3,seed-1", None),
     ],
 )
-def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[str] | None) -> None:
+def test_what_a_key_takes_as_it_stands_is_one_value(change, values):
     """The text `a,b` in a file's name, and the list of data.include, are no lists of runs."""
     (key, _, _) = change.partition("=")
     found = [each.get(key) for each in combinations([change]).values()]
@@ -108,9 +107,7 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[st
 # --- what it trains ---
 
 
-def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(
-    text_file: Path,
-) -> None:
+def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text_file):
     settings = {"train.learning_rate": [1e-3, 4e-3], "threads": 1}
     config, told = small(train__steps=5), list[Any]()
     sweep = package.sweep(config, text=text_file, settings=settings, seeds=3, on_event=told.append)
@@ -138,8 +135,8 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(
 
 
 def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_threads(
-    gpt: Gpt, config_file: Path, set_threads: Callable[[int], None]
-) -> None:
+    gpt, config_file, set_threads
+):
     """The digits depend on the threads. Earlier versions stored `jobs`, the runs at once."""
     command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
     set_threads(4)
@@ -153,15 +150,13 @@ def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_thread
     assert json.loads(lines[-1])["threads"] == 4
 
 
-def test_a_sweep_killed_again_and_again_ends_with_the_same_runs(
-    text_file: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_killed_again_and_again_ends_with_the_same_runs(text_file, tmp_path):
     work = Work(tmp_path, load_corpus(open_source(str(text_file))))
     tally = killed_sweeps(work, kills=1, seed=3)
     assert (tally.failures, tally.tries) == ([], 1)
 
 
-def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file: Path) -> None:
+def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file):
     config = small(train__steps=5, threads=1, data__source=str(text_file))
     unstopped = package.sweep(config, seeds=3, run_dir="unstopped")
     steps = list[dict[str, Any]]()
@@ -181,7 +176,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file:
         assert bits(Path("stopped", name)) == bits(Path("unstopped", name))
 
 
-def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_file: Path) -> None:
+def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt, config_file):
     """One has no memory for its model, one diverges, and then one is damaged."""
     values = ("--set", "model.C=24,999999", "--set", "train.learning_rate=1e-3,1e3")
     values += ("--set", "train.optimizer=adamw", "--set", "train.weight_decay=1")
@@ -205,9 +200,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_fi
             file.write_text("{")
 
 
-def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
-    text_file: Path, load: Load
-) -> None:
+def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_file, load):
     """Each combination measured and chose for itself, so models of different shapes were compared.
 
     Values of the model itself are each chosen for.
@@ -227,7 +220,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
     ]
 
 
-def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
+def test_a_stop_is_obeyed_while_runs_are_chosen(text_file, load):
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     base, chosen = small(train__steps=5, data__source=str(text_file)), list[Config]()
     trials = trials_of(base, "seed=1,2,3")
@@ -241,9 +234,7 @@ def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> 
     assert not SWEEP.exists()
 
 
-def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
-    text_file: Path, load: Load
-) -> None:
+def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_file, load):
     """Runs of that name, by other configs, would be found finished and be compared."""
 
     def asked(steps: int) -> list[Trial]:
@@ -257,7 +248,7 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
         run_sweep(SWEEP, asked(5), choose=begin_another, load=load)
 
 
-def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path) -> None:
+def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
     """Bug: once stopped, a run of minutes had a warmup of 100 of its 100 steps."""
     data = {"source": str(text_file), "separator": "\n\N{CAT FACE}"}
     base = Config.model_validate({"train": {"minutes": 1.0}, "data": data})
@@ -271,8 +262,8 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path
 
 
 def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
-    gpt: Gpt, config_file: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    gpt, config_file, text_file, monkeypatch
+):
     """Every run trained on what was piped in, also one of a file; `--overwrite` removed that."""
     sources = f'data.source=[["{text_file}"], ["-"]]'
     command = ("train", "--config", config_file, "--set", sources, "--run-dir", "piped", "--json")
@@ -296,7 +287,7 @@ def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
     assert not Path("piped").exists()
 
 
-def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: Path) -> None:
+def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt, config_file):
     """For the vocabulary of one of its runs, all were removed, and nothing could be trained."""
     command = ("train", "--config", config_file, "--seeds", 2)
     assert gpt(*command)[0] == 0
@@ -307,9 +298,7 @@ def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: 
 
 
 @pytest.mark.parametrize("changes", [{"model": {"n_layer": 4}}, {"train": {"batch_size": 12}}])
-def test_what_is_set_to_a_default_is_not_what_was_left_open(
-    text_file: Path, load: Load, changes: dict[str, Any]
-) -> None:
+def test_what_is_set_to_a_default_is_not_what_was_left_open(text_file, load, changes):
     """For a model of four layers, the losses of an old sweep of two were printed."""
     data = {"data": {"source": str(text_file)}, "threads": 1}
 
@@ -333,9 +322,7 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
             check_different(trials)
 
 
-def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
-    gpt: Gpt, config_file: Path
-) -> None:
+def test_a_run_that_is_finished_but_not_in_its_index_is_finished(gpt, config_file):
     """Killed between its last checkpoint and the index, it failed: it had no steps left."""
     command = ("train", "--config", config_file, "--seeds", 2)
     code, out, _ = gpt(*command)
@@ -349,7 +336,7 @@ def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
 # --- the command ---
 
 
-def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: Path) -> None:
+def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
     code, out, err = gpt("train", "--config", config_file, "--set", RATES, "--seeds", 2)
     assert code == 0, err
     heading, first, second, *_ = out.strip().splitlines()
@@ -386,17 +373,15 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_trains(
-    gpt: Gpt, config_file: Path, arguments: list[str], message: str
-) -> None:
+    gpt, config_file, arguments, message
+):
     code, out, err = gpt("train", "--config", config_file, *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert not list(SWEEP.glob("*")), "nothing was begun"
 
 
-def test_another_command_or_text_does_not_resume_a_sweep(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
+def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_file):
     command = ("train", "--config", config_file, "--seeds", 1)
     assert gpt(*command)[0] == 0
     for change, problem in [
@@ -419,7 +404,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(
     assert (code, "expected the specification of a sweep" in err) == (2, True)
 
 
-def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> None:
+def test_a_sweep_leaves_what_is_no_sweep_alone(gpt, config_file):
     assert gpt("train", "--config", config_file)[0] == 0
     for folder, message in [("runs/small", "is the folder of a run"), (".", "is not the folder")]:
         command = ("train", "--config", config_file, "--seeds", 2, "--run-dir", folder)

@@ -12,7 +12,7 @@ import gpt
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.start import train
 from tests.conftest import before_forward, metrics_of, small
@@ -21,7 +21,7 @@ from tests.test_training import RISING, same_weights
 pytestmark = pytest.mark.precision
 
 
-def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> None:
+def test_after_an_early_stop_the_newest_weights_are_sampled(corpus):
     """`best` was step 0, untrained, until the first evaluation."""
     steps = []
     with pytest.raises(Interrupted, match="stopped at step 3, saved"):
@@ -35,7 +35,7 @@ def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> N
     assert gpt.load("r").step == 3
 
 
-def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
+def test_step_0_is_never_the_best_of_a_run(corpus):
     """The loss of guessing is below that of a run that diverges, but it is no model's."""
     bad = small(**RISING | {"train__learning_rate": 9.0, "train__eval_every": 4})
     outcome = train(bad, corpus, Path("r"))
@@ -46,7 +46,7 @@ def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
 PART = {"train__eval_characters": 53}
 
 
-def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Corpus) -> None:
+def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     outcome = train(small(**RISING | PART), corpus, Path("r"))
     records = metrics_of(Path("r"))
     parts = {r["step"]: r["val_loss_part"] for r in records[1:]}
@@ -60,7 +60,7 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Co
     assert same_weights(Path("r"), Path("whole"))
 
 
-def test_the_last_step_is_the_best_if_only_the_part_says_otherwise() -> None:
+def test_the_last_step_is_the_best_if_only_the_part_says_otherwise():
     """Bug: `gpt sample` used step 226, of val loss 0.551, and not the last step, of 0.548."""
     Path("a.txt").write_text(2003 * "ab" + 29 * "aabb" + 197 * "ab", "utf-8")
     settings = {"train__eval_characters": 13, "data__val_fraction": 510 / 4516}
@@ -74,7 +74,7 @@ def test_the_last_step_is_the_best_if_only_the_part_says_otherwise() -> None:
     assert gpt.load("r", "best").checkpoint.step == 11
 
 
-def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
+def test_patience_and_target_go_by_the_part(corpus):
     train(small(**RISING | PART), corpus, Path("all"))
     parts = [r["val_loss_part"] for r in metrics_of(Path("all"))]
     patient = train(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
@@ -85,7 +85,7 @@ def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
     assert target.val_loss != parts[target.step]
 
 
-def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
+def test_a_rollback_loads_into_the_model_that_is_there(corpus):
     """It made a second model and optimizer while it held the first: twice the memory."""
     trained: list[torch.nn.Module] = []
 
@@ -104,7 +104,7 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
     assert len(set(trained)) == 1
 
 
-def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
+def test_a_rollback_at_the_last_save_trains_to_the_end(corpus):
     """It had a reason to stop by then, and ended at the step it rolled back to."""
     updated: list[torch.nn.Module] = []
     spoilt: list[int] = []
@@ -122,7 +122,7 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
     assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
 
 
-def test_elapsed_s_counts_on_over_resumes(corpus: Corpus) -> None:
+def test_elapsed_s_counts_on_over_resumes(corpus):
     """It began anew with each process, so that a resumed run's curve against time ran back."""
     first = train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     resumed = train(small(), corpus, Path("r"), mode="resume")

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier
@@ -27,7 +27,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
-from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training import cpu_workers
 from gpt.training.build_step import build_step
@@ -53,7 +53,7 @@ def same_weights(one: Path, other: Path) -> bool:
 # --- one step ---
 
 
-def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Corpus) -> None:
+def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus):
     """AdamW's first update is the learning rate times the gradient's sign, after decay."""
     config = small(
         train__grad_clip=0.0,
@@ -82,7 +82,7 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
+def test_accumulation_changes_nothing_but_memory(corpus):
     models = []
     for micro_batches in (1, 3):
         config = small(train__accumulation=micro_batches, train__precision="fp32")
@@ -106,12 +106,8 @@ def gradients_of(step: TrainStep, number: int = 5) -> tuple[torch.Tensor, list[t
     ("threads", "windows"), [(2, 6), (3, 6), (7, 6), (11, 6), (1, 2), (2, 2), (3, 1), (67, 6)]
 )
 def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
-    corpus: Corpus,
-    set_threads: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    threads: int,
-    windows: int,
-) -> None:
+    corpus, set_threads, monkeypatch, threads, windows
+):
     """Whether there are many threads, or many windows: also where they cannot be divided equally,
     or are fewer than the threads.
     """
@@ -134,8 +130,8 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
 
 
 def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
-    corpus: Corpus, set_threads: Callable[[int], None], caplog: pytest.LogCaptureFixture
-) -> None:
+    corpus, set_threads, caplog
+):
     """How many there are decides the last digits, and nobody could set it."""
     set_threads(3)
     stops = {"train__stop_at_val_loss": 99.0}
@@ -155,9 +151,7 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
     assert [json.loads(line)["threads"] for line in lines] == [2, 2, 5]
 
 
-def test_a_resume_on_a_chip_of_another_precision_says_so(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_resume_on_a_chip_of_another_precision_says_so(corpus, monkeypatch, caplog):
     """A run begun where auto means bfloat16 went on in float32 without a word."""
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: True)
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
@@ -169,7 +163,7 @@ def test_a_resume_on_a_chip_of_another_precision_says_so(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_deterministic_run_leaves_torch_as_it_was(corpus: Corpus, fails: bool) -> None:
+def test_a_deterministic_run_leaves_torch_as_it_was(corpus, fails):
     """What was computed after it, in a notebook say, had to be deterministic, too."""
     enabled: list[bool] = []
 
@@ -186,9 +180,7 @@ def test_a_deterministic_run_leaves_torch_as_it_was(corpus: Corpus, fails: bool)
     assert dict(os.environ) == environment
 
 
-def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
-    corpus: Corpus, set_threads: Callable[[int], None]
-) -> None:
+def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(corpus, set_threads):
     """The error once kept all that the threads had computed, when there was no memory to spare."""
     set_threads(3)
     config = small()
@@ -213,7 +205,7 @@ def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
     assert step(0)[0].item() == pytest.approx(math.log(len(corpus.vocabulary)))
 
 
-def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:
+def test_gradients_are_clipped_to_their_norm(corpus):
     config = small(train__grad_clip=1e-3)
     step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     _, norm = step(0)
@@ -223,9 +215,7 @@ def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_learns_too_and_keeps_its_weights_in_float32(
-    corpus: Corpus, precision: str
-) -> None:
+def test_low_precision_learns_too_and_keeps_its_weights_in_float32(corpus, precision):
     config = small(train__precision=precision, train__learning_rate=1e-2)
     step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     losses = [step(i)[0].item() for i in range(40)]
@@ -240,9 +230,7 @@ def test_low_precision_learns_too_and_keeps_its_weights_in_float32(
 
 
 @pytest.mark.parametrize("n", [2, 13, 14, 15, 201])
-def test_val_loss_scores_each_character_from_those_before_it_in_its_window(
-    corpus: Corpus, n: int
-) -> None:
+def test_val_loss_scores_each_character_from_those_before_it_in_its_window(corpus, n):
     T = 13
     model = GPT(small().model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight)
@@ -255,9 +243,7 @@ def test_val_loss_scores_each_character_from_those_before_it_in_its_window(
     assert evaluate(model, ids) == pytest.approx(total / (n - 1), rel=1e-5)
 
 
-def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
-    corpus: Corpus, set_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(corpus, set_threads, monkeypatch):
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 2 * 13)
     model = GPT(small().model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
@@ -280,7 +266,7 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
 # --- a run ---
 
 
-def test_the_same_seed_writes_the_same_metrics_and_weights(corpus: Corpus) -> None:
+def test_the_same_seed_writes_the_same_metrics_and_weights(corpus):
     config = small(model__dropout=0.3)
     for name in ("a", "b"):
         train(config, corpus, Path(name))
@@ -291,7 +277,7 @@ def test_the_same_seed_writes_the_same_metrics_and_weights(corpus: Corpus) -> No
     assert not same_weights(Path("a"), Path("c"))
 
 
-def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) -> None:
+def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus):
     """In nanoGPT an evaluation draws from the generator that training draws from."""
     for name, every in (("a", 4), ("b", 2)):
         changes = {"train__eval_every": every, "train__checkpoint_every": every}
@@ -313,9 +299,7 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
         (2, 1, "model__character_dropout"),
     ],
 )
-def test_a_resumed_run_goes_on_bit_for_bit(
-    corpus: Corpus, set_threads: Callable[[int], None], threads: int, stop_at: int, drawn: str
-) -> None:
+def test_a_resumed_run_goes_on_bit_for_bit(corpus, set_threads, threads, stop_at, drawn):
     """nanoGPT seeds again on resume, and so replays its first batches."""
     set_threads(threads)
     whole = small(**{drawn: 0.3})
@@ -332,7 +316,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         assert record.items() <= records[record["step"]].items()
 
 
-def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
+def test_a_resumed_run_knows_its_best(corpus):
     """With its progress forgotten on resume, a run would overwrite its best by worse."""
     changes = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
     whole = train(small(**changes), corpus, Path("whole"))
@@ -345,7 +329,7 @@ def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
     assert read_checkpoint(Path("part"), "best").step == stop
 
 
-def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
+def test_only_our_own_folders_are_pruned(corpus):
     keepsake = Path("r/checkpoints/step-4-keep")
     leftover = Path("r/checkpoints/.step-2.tmp")
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
@@ -357,9 +341,7 @@ def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("grad_clip", [0.0, 1.0])
-def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
-    corpus: Corpus, grad_clip: float
-) -> None:
+def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(corpus, grad_clip):
     """The other once stepped on NaN, or, clipped to nothing, by its momentum alone."""
     config = small(train__precision="fp16", train__grad_clip=grad_clip)
     model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
@@ -381,7 +363,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
     assert not any(p.equal(before[name]) for name, p in model.named_parameters() if p.ndim == 2)
 
 
-def test_metrics_say_what_happened_at_each_step(corpus: Corpus) -> None:
+def test_metrics_say_what_happened_at_each_step(corpus):
     outcome = train(small(train__log_every=3), corpus, Path("r"))
     records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [0, 3, 4, 6, 8, 9, 11]
@@ -410,9 +392,7 @@ RISING = {
 }
 
 
-def test_a_rising_val_loss_is_told_once_with_the_step(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rising_val_loss_is_told_once_with_the_step(corpus, caplog):
     """nanoGPT's shipped config overfits after a few evaluations, and says nothing."""
     with caplog.at_level(logging.WARNING, "gpt"):
         train(small(**RISING), corpus, Path("r"))
@@ -426,7 +406,7 @@ def test_a_rising_val_loss_is_told_once_with_the_step(
 # --- going on with a run ---
 
 
-def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_file: Path) -> None:
+def test_resume_refuses_another_text_and_a_finished_run(corpus, text_file):
     train(small(), corpus, Path("r"))
     with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11\. .*train.steps=22"):
         train(small(), corpus, Path("r"), mode="resume")
@@ -448,9 +428,7 @@ def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_fil
         ("cuda", False, torch.float16),
     ],
 )
-def test_auto_precision_follows_the_chip(
-    device: str, has_bf16: bool, auto: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_precision_follows_the_chip(device, has_bf16, auto, monkeypatch):
     capabilities = {"avx2": True, "avx512_bf16": has_bf16, "amx_bf16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
@@ -459,7 +437,7 @@ def test_auto_precision_follows_the_chip(
     assert select_precision("bf16", torch.device(device)) == torch.bfloat16
 
 
-def test_seeds_differ_by_seed_purpose_and_step() -> None:
+def test_seeds_differ_by_seed_purpose_and_step():
     keys = [(s, p, n) for s in (0, 1, 11) for p in ("init", "batch") for n in (0, 1, 11)]
     assert len({derive_seed(*key) for key in keys}) == len(keys)
     assert derive_seed(1337, "batch", 0) == derive_seed(1337, "batch", 0)
@@ -477,15 +455,13 @@ def no_compiler() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, on its way to failing
-def test_compile_on_without_a_compiler_is_told(corpus: Corpus, no_compiler: None) -> None:
+def test_compile_on_without_a_compiler_is_told(corpus, no_compiler):
     config = small(train__compile="on")
     with pytest.raises(DeviceError, match=r"train.compile on: .*install a C\+\+ compiler"):
         build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
 
 
-def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(corpus, monkeypatch):
     """It was reported as "torch.compile does not work here", and only step 0's shape was tried."""
     monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
     config = small(train__compile="on", model__T=12, train__first_window=4)
@@ -504,9 +480,7 @@ def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile_auto_goes_on_without_a_compiler(
-    corpus: Corpus, no_compiler: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compile_auto_goes_on_without_a_compiler(corpus, no_compiler, caplog):
     """On the CPU `auto` does not compile, so a device that only calls itself CUDA is asked for."""
     from gpt.device import compile_model
 
@@ -522,12 +496,8 @@ def test_compile_auto_goes_on_without_a_compiler(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
-    corpus: Corpus,
-    text_file: Path,
-    start: Callable[..., subprocess.Popen[str]],
-    number: signal.Signals,
-    code: int,
-) -> None:
+    corpus, text_file, start, number, code
+):
     from gpt.config.yaml import to_yaml
 
     config = small(data__source=str(text_file), train__steps=100_000, train__checkpoint_every=10**6)
