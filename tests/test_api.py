@@ -31,16 +31,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(outcome.run)
 
 
-def test_generate_streams_what_the_command_line_prints(run):
-    text = "".join(gpt.load(run).generate("the ", length=31, seed=7))
-    command = [sys.executable, "-m", "gpt", "sample", str(run), "--prompt", "the "]
-    done = subprocess.run(
-        [*command, "--length", "31", "--seed", "7"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"the {text}\n"
-    assert len(text) == 31
-
-
 def test_the_loss_of_the_val_split_is_the_runs_val_loss(run):
     text, val_loss = PANGRAM * 29, metrics_of(run)[-1]["val_loss"]
     loss = gpt.load(run, "last").loss(text[int(0.9 * len(text)) :])

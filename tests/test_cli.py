@@ -47,9 +47,6 @@ def trained(trained_once: Path, config_file: Path) -> Path:
     return Path("runs/small")
 
 
-# --- start-up ---
-
-
 LIGHT = [  # command lines, and their exit codes
     (["--help"], 0),
     (["--version"], 0),
@@ -121,9 +118,6 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt):
     assert headings == list(dict.fromkeys(each.group for each in SETTINGS.values()))
     code, _, err = gpt()
     assert (code, "train" in err, "sample" in err) == (2, True, True)
-
-
-# --- train ---
 
 
 def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
@@ -214,9 +208,6 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(gpt, config_file
         2,
         True,
     )
-
-
-# --- bad input: one message, the right code, no traceback ---
 
 
 BAD_INPUT = [  # a command line, the exit code, and a part of the message
@@ -317,9 +308,6 @@ def test_debug_shows_where(config_file):
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" in done.stderr
     assert "nowhere.txt: no such text" in done.stderr
-
-
-# --- sample ---
 
 
 def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(gpt, trained):
@@ -483,9 +471,6 @@ def test_a_pipe_that_closes_ends_quietly(trained):
     assert (len(done.stdout), done.stderr.count("\n")) == (5, 1)
 
 
-# --- attend ---
-
-
 def test_attend_draws_blocks_in_a_terminal(trained):
     """Blocks are drawn even if the environment declares an ASCII terminal: click uses UTF-8."""
     leader, follower = os.openpty()
@@ -551,8 +536,6 @@ main()
     assert "Traceback" not in err
 
 
-# --- Ctrl-C, places that are gone, files without an end ---
-
 INTERRUPTED_IMPORT = """
 import os, signal, sys
 import gpt.__main__ as program
@@ -610,9 +593,6 @@ program.main()
 """
 
 
-# --- messages about files and disks ---
-
-
 def test_a_file_name_makes_no_line_of_a_message(gpt, config_file):
     """Bug: a line end in a file's name began a line, which could pass for one of this program."""
     forged = "a\ngpt: all is well"
@@ -659,9 +639,6 @@ def test_too_little_memory_to_load_torch_is_told(config_file):
     message = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
     assert (done.returncode, len(message)) == (1, 1), done.stderr
     assert "not enough memory" in message[0]
-
-
-# --- any command line ---
 
 
 def test_a_command_line_that_nobody_would_type_ends_in_one_message(tmp_path, text_file):

@@ -12,10 +12,8 @@ import torch
 import gpt as package
 from gpt.config.schema import Config
 from gpt.evaluation.loss import evaluate
-from gpt.model.ensemble import Ensemble, make_model
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import member_seed
-from gpt.text.vocabulary import Vocabulary
 from gpt.training.gradients import Backward
 from gpt.training.start import train
 from tests.conftest import load, metrics_of, small
@@ -23,21 +21,10 @@ from tests.conftest import load, metrics_of, small
 pytestmark = pytest.mark.precision
 
 K, CPU = 3, torch.device("cpu")
-ALPHABET = Vocabulary.of("abcdefghijk")
 
 
 def ensemble(**changes: Any) -> Config:
     return small(**{"model__ensemble": K, "model__character_dropout": 0.1} | changes)
-
-
-def shaken() -> Ensemble:
-    """With weights unlike any that a new model has, so that the members predict unlike things."""
-    model = make_model(ensemble().model, len(ALPHABET), seed=3)
-    draws = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
-    assert isinstance(model, Ensemble)
-    return model.eval()
 
 
 def weights_of(run: str, member: int | None = None) -> dict[str, bytes]:
@@ -107,14 +94,6 @@ def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(corpus, monke
     same = [weights_of("r", m) == weights_of("untroubled", m) for m in range(K)]
     assert same == [True, False, True]
     assert all(parameter.isfinite().all() for parameter in load("r").parameters())
-
-
-@torch.no_grad()
-def test_the_logits_are_the_logarithms_of_the_mean_probabilities():
-    model, ids = shaken(), torch.arange(13)[None] % len(ALPHABET)
-    probabilities = torch.stack([member(ids).softmax(-1) for member in model.members]).mean(0)
-    torch.testing.assert_close(model(ids).exp(), probabilities)
-    torch.testing.assert_close(model(ids).softmax(-1), probabilities)
 
 
 def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus):

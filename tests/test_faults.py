@@ -68,9 +68,6 @@ def state_of(run: Path) -> TrainingState:
     return read_to_resume(run, read_index(run / "checkpoints").last)[1]
 
 
-# --- kills ---
-
-
 def test_a_run_killed_again_and_again_ends_as_if_never_killed(corpus, tmp_path):
     """A half-written folder that a kill left once kept the run from ever saving that step.
 
@@ -265,9 +262,6 @@ def test_two_processes_and_two_environments_give_the_same_bits(text_file):
     assert metrics_of(Path("a")) == metrics_of(Path("b"))
 
 
-# --- one process at a time, and where it came from ---
-
-
 def test_a_run_is_written_by_one_process_at_a_time(corpus, start):
     train(small(**PART), corpus, Path("r"))
     script = (
@@ -310,9 +304,6 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(c
     with ThreadPoolExecutor(7) as pool:
         at_once = [*pool.map(make_numbered, [Path("runs/at-once")] * 13)]
     assert len({folder for folder in at_once if folder.is_dir()}) == 13
-
-
-# --- disks ---
 
 
 def gpt_limited(limits: dict[int, int], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -370,9 +361,6 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(corpus
         train(small(), corpus, run, mode="resume")
         assert weights_of(run) == weights_of(Path("uninterrupted"))
         assert metrics_of(run) == metrics_of(Path("uninterrupted"))
-
-
-# --- NaN and infinity ---
 
 
 Poison = Callable[[Callable[[int], bool]], None]
@@ -460,9 +448,6 @@ def test_weights_that_are_no_numbers_are_never_saved(corpus, monkeypatch):
     assert read_checkpoint(Path("r"), "last").step == 0
 
 
-# --- memory ---
-
-
 def memory_for(windows: int) -> AbstractContextManager[None]:
     """A device whose memory holds so many windows while it trains."""
 
@@ -481,9 +466,6 @@ def test_when_memory_ends_a_setting_that_helps_is_named(corpus):
         train(small(train__accumulation=2), corpus, Path("r"), mode="overwrite")
     with memory_for(0), pytest.raises(TrainingError, match=r"model.T, model.C or model.n_layer"):
         train(small(train__accumulation=6), corpus, Path("x"))
-
-
-# --- strangers' files ---
 
 
 def test_damaged_files_are_read_right_or_refused(corpus, tmp_path):
@@ -547,9 +529,6 @@ def test_a_config_that_claims_a_giant_costs_nothing(corpus, key, value):
     rehash(last)
     with pytest.raises(CheckpointError, match="damaged or not a checkpoint"):
         read_checkpoint(Path("r"), "last")
-
-
-# --- the command line ---
 
 
 def test_checkpoints_come_by_the_clock(corpus, monkeypatch):

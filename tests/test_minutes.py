@@ -90,9 +90,6 @@ def uneven(batch: int) -> float:
 PACES = [half_as_fast_from_the_middle, twice_as_fast_from_the_middle, uneven]
 
 
-# --- the end of the time ---
-
-
 @pytest.mark.parametrize("pace", PACES, ids=lambda pace: pace.__name__)
 @pytest.mark.precision
 def test_a_run_ends_with_its_time_and_repeats_from_its_folder(pace, corpus):
@@ -170,9 +167,6 @@ def test_too_few_minutes_are_refused_with_as_many_as_work(corpus):
     machine = Machine(even)
     assert run_on(machine, timed(least), corpus, "r").step >= 1
     assert machine.now < 60 * least
-
-
-# --- the clock is over all resumes, and plans are kept ---
 
 
 def stop_at(step: int) -> dict[str, Any]:
@@ -292,9 +286,6 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus, killed):
     assert same_weights(Path("again"), Path("r"))
 
 
-# --- the schedule that follows from plans ---
-
-
 SCHEDULED = {"train__learning_rate": 1.0, "train__min_learning_rate": 0.1}
 
 
@@ -351,9 +342,6 @@ def test_what_a_step_does_follows_from_the_plans_made_by_then(schedule, data):
     now = [(schedule.lr(step), schedule.shape(step)) for step in range(until)]
     schedule.plans = plans[:count]
     assert now == [(schedule.lr(step), schedule.shape(step)) for step in range(until)]
-
-
-# --- the command ---
 
 
 @pytest.mark.usefixtures("quick_choices")

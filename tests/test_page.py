@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt import api
 from gpt.inspection.attention_views import attention_page
-from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
 from tests.test_inspection import analysis_of
 
@@ -224,15 +222,3 @@ def test_the_results_stay_in_sight_beside_a_long_text(page, width, height):
             "results",
         )
         assert not covered
-
-
-def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(browser, tmp_path):
-    width = 400
-    (tmp_path / "text.txt").write_text((TEXT + "\u200b日本語<b>\n") * 19, "utf-8")
-    (tmp_path / "data.html").write_bytes(text_page(api.describe(str(tmp_path / "text.txt"))))
-    emulate(browser, width, 800)
-    browser.get((tmp_path / "data.html").as_uri())
-    headings = [heading.text for heading in browser.find_elements(By.CSS_SELECTOR, "h2")]
-    assert headings[:3] == ["WARNINGS", "NUMBERS", "CHARACTERS"]  # capitals by the style
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert browser.get_log("browser") == []

@@ -71,9 +71,6 @@ def tensors_of(step: TrainStep) -> list[torch.Tensor]:
     return [t.detach().cpu().clone() for t in (*step.model.parameters(), *kept)]
 
 
-# --- the pretended device itself ---
-
-
 def test_a_tensor_on_the_wrong_device_fails(pretend):
     there, here = torch.ones(3, device=pretend), torch.ones(3)
     for wrong in (
@@ -158,9 +155,6 @@ def test_an_apple_gpu_is_refused_with_a_torch_that_computes_wrong_attention(monk
     assert "it needs torch 2.13 or later" in caplog.text
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.13.0"))
     assert select_device("mps") == select_device("auto") == mps
-
-
-# --- training ---
 
 
 def test_drawn_batches_are_contiguous(corpus):
@@ -372,9 +366,6 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back
     with pytest.raises(TrainingError, match="rolled back 3 times"):
         train(config, corpus, Path("r"))
     assert re.search(r"step \d skipped: the loss is", caplog.text)
-
-
-# --- evaluation and sampling ---
 
 
 @pytest.mark.parametrize("make", [model_on, ensemble_on])

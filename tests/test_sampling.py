@@ -105,9 +105,6 @@ def engines(net: LanguageModel, B: int) -> list[Engine]:
     return [engine_of(net, B), TorchEngine(net, B)]
 
 
-# --- rules: slow oracles, one character at a time ---
-
-
 @given(logits=logits_of, k=st.integers(1, 29))
 def test_top_k_keeps_the_k_largest(logits, k):
     kept = keep_top_k(logits, k)[0]
@@ -183,9 +180,6 @@ def test_the_rules_are_the_configs_but_for_the_flags():
         sampling_rules(config, temperature=math.inf)
 
 
-# --- engines: what they know of a text is what the whole model says of it ---
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=7)
 @given(data=st.data())
@@ -244,9 +238,6 @@ def test_the_command_line_computes_products_in_one_thread():
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "1"
-
-
-# --- the generator: the context of each character ---
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -319,9 +310,6 @@ def test_a_prompt_is_read_once_for_all_its_samples():
     engine = Counting("")
     Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(3, range(5)))
     assert (reads, selected) == ([2], [[0, 0, 0, 3, 3]])
-
-
-# --- text: stops, lengths, order ---
 
 
 class Script:
@@ -407,9 +395,6 @@ def test_samples_are_shown_in_order_the_first_as_it_comes():
     assert [next(shown), next(shown)] == ["P", "a"]
     assert "".join(shown) == "b\n---\nQx\n---\nrs\n"
     assert "".join(in_order(iter([Chunk(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
-
-
-# --- the prompt loop ---
 
 
 def converse(*lines: str | type[BaseException], folder: str = "r", **options: Any) -> str:

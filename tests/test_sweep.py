@@ -65,9 +65,6 @@ def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
     return {Path(run.run).name: run for each in sweep.combinations for run in each.runs}
 
 
-# --- which runs ---
-
-
 def test_a_sweep_is_the_product_of_its_lists():
     changes = ["train.steps=7", RATES, "model.qkv_bias=true", "train.optimizer=muon,adamw"]
     assert [tuple(values.values()) for values in combinations(changes).values()] == [
@@ -102,9 +99,6 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change, values):
     (key, _, _) = change.partition("=")
     found = [each.get(key) for each in combinations([change]).values()]
     assert found == (values or [None])
-
-
-# --- what it trains ---
 
 
 def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text_file):
@@ -258,9 +252,6 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
 
 
-# --- what must not change, or be lost, between commands ---
-
-
 def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
     gpt, config_file, text_file, monkeypatch
 ):
@@ -331,9 +322,6 @@ def test_a_run_that_is_finished_but_not_in_its_index_is_finished(gpt, config_fil
     assert (code, *gpt(*command)[:2]) == (0, 0, out)
     index.unlink()
     assert gpt(*command)[:2] == (0, out)
-
-
-# --- the command ---
 
 
 def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):

@@ -50,9 +50,6 @@ def same_weights(one: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
 
 
-# --- one step ---
-
-
 def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus):
     """AdamW's first update is the learning rate times the gradient's sign, after decay."""
     config = small(
@@ -226,9 +223,6 @@ def test_low_precision_learns_too_and_keeps_its_weights_in_float32(corpus, preci
     assert logits.dtype == step.precision
 
 
-# --- evaluation ---
-
-
 @pytest.mark.parametrize("n", [2, 13, 14, 15, 201])
 def test_val_loss_scores_each_character_from_those_before_it_in_its_window(corpus, n):
     T = 13
@@ -261,9 +255,6 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(corpus, set_th
         scored.append(evaluate(model, corpus.ids))
         assert torch.get_num_threads() == threads
     assert scored[1::2] == [scored[1]] * 4
-
-
-# --- a run ---
 
 
 def test_the_same_seed_writes_the_same_metrics_and_weights(corpus):
@@ -403,9 +394,6 @@ def test_a_rising_val_loss_is_told_once_with_the_step(corpus, caplog):
     assert "that step stays the best checkpoint" in told
 
 
-# --- going on with a run ---
-
-
 def test_resume_refuses_another_text_and_a_finished_run(corpus, text_file):
     train(small(), corpus, Path("r"))
     with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11\. .*train.steps=22"):
@@ -414,9 +402,6 @@ def test_resume_refuses_another_text_and_a_finished_run(corpus, text_file):
     changed = load_corpus(open_source(str(text_file)))
     with pytest.raises(UsageError, match=r"is not the text that r began with"):
         train(small(train__steps=20), changed, Path("r"), mode="resume")
-
-
-# --- devices and seeds ---
 
 
 @pytest.mark.parametrize(
@@ -489,9 +474,6 @@ def test_compile_auto_goes_on_without_a_compiler(corpus, no_compiler, caplog):
     assert compile_model(model, "auto", torch.device("cuda"), ids) is model
     assert "torch.compile does not work here" in caplog.text
     assert all(p.grad is None for p in model.parameters())
-
-
-# --- signals ---
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
