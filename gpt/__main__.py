@@ -40,10 +40,10 @@ def main() -> None:
     """
     # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
     # which slows down other programs and each other on shared cores. Without spinning, they wake up
-    # late. `scripts/bench.py threads` measures this. torch reads the variable when it is loaded.
+    # late. `scripts/bench threads` measures this. torch reads the variable when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Let numpy's BLAS use one thread. Its threads always spin while they wait for each other, which
-    # makes sampling many times slower beside another program. `scripts/bench.py busy_core` measures
+    # makes sampling many times slower beside another program. `scripts/bench busy_core` measures
     # this. numpy reads the variable when it is loaded; torch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # By default, torch has a thread for each CPU of the machine, also in a container that may use

@@ -66,7 +66,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 
     Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 on a CPU or CUDA
     device that multiplies bfloat16 in hardware; on other CUDA devices, float16; else, float32. On a
-    CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench.py peak`).
+    CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench peak`).
     """
     if name == "auto":
         name = "bf16" if has_fast_bf16(device) else "fp16" if device.type == "cuda" else "fp32"

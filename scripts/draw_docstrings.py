@@ -5,11 +5,12 @@
 A reader who knows PyTorch but not this code counts those that needed a second reading.
 """
 
-import argparse
 import ast
 import random
 from collections.abc import Iterator
 from pathlib import Path
+
+import typer
 
 PACKAGE = Path(__file__).resolve().parents[1] / "gpt"
 
@@ -35,17 +36,13 @@ def documented(node: ast.AST, scope: str) -> Iterator[tuple[str, str]]:
         yield from documented(child, name)
 
 
-def main() -> None:
-    """Print the docstrings that the seed draws."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+def draw(count: int = 40, seed: int = 1) -> None:
+    """Print `count` docstrings that the seed draws."""
     each = [*docstrings()]
-    drawn = random.Random(arguments.seed).sample(each, min(arguments.count, len(each)))
+    drawn = random.Random(seed).sample(each, min(count, len(each)))
     for number, docstring in enumerate(drawn, start=1):
         print(f"--- {number}\n{docstring}\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(draw)

@@ -10,7 +10,6 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.evaluation.head_analysis import (
     analyze_text,
-    induction_score,
     logit_lens,
     losses_without_heads,
     prefix_matching_score,
@@ -44,13 +43,8 @@ def nats(gpt: GPT, ids: Tensor) -> list[float]:
     return [-math.log(p[t, int(ids[t + 1])]) for t in range(len(ids) - 1)]
 
 
-# --- ablated heads ---
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
-    positions: str,
-) -> None:
+def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(positions):
     gpt = model(positions=positions)
     before, losses = gpt(IDS[None]), losses_without_heads(gpt, IDS)
     assert gpt(IDS[None]).equal(before)
@@ -65,7 +59,7 @@ def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
             assert expected != pytest.approx(nats(gpt, IDS), rel=1e-3)
 
 
-def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
+def test_a_head_is_ablated_also_when_keys_and_values_are_cached():
     """Bug: with a cache, `ablated_head` was ignored."""
     gpt, x = model(), torch.randn(1, 7, C, generator=torch.Generator().manual_seed(1))
     attention = blocks_of(gpt)[1].attention
@@ -79,10 +73,7 @@ def test_a_head_is_ablated_also_when_keys_and_values_are_cached() -> None:
     torch.testing.assert_close(torch.cat([prefilled, decoded], dim=1), expected)
 
 
-# --- the logit lens ---
-
-
-def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
+def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it():
     gpt = model()
     lens = logit_lens(gpt, IDS)
     assert lens.predicted.shape == lens.probabilities.shape == (L + 1, 7)
@@ -97,7 +88,7 @@ def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
         torch.testing.assert_close(lens.probabilities[layer], p.amax(-1))
 
 
-def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_each_head() -> None:
+def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_each_head():
     gpt = model()
     blocks_of(gpt)[1].attention.projection.weight.data[:, 7:14] = 0  # one head adds nothing
     found = analyze_text(gpt, ALPHABET, "abcadeb")
@@ -111,11 +102,8 @@ def test_the_analysis_of_a_text_has_the_models_own_prediction_and_the_cost_of_ea
     assert found.losses.tolist() == pytest.approx(nats(gpt, ids), rel=1e-5)
 
 
-# --- norms of values and scores ---
-
-
 @torch.no_grad()
-def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
+def test_the_norm_of_a_value_is_what_its_head_alone_would_add():
     """A key adds its weight times this to the residual stream (arXiv:2004.10102, section 3)."""
     gpt = model()
     norms = value_norms(gpt, IDS)
@@ -135,7 +123,7 @@ def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
         x = block(x)
 
 
-def test_the_previous_character_score_of_a_constructed_attention() -> None:
+def test_the_previous_character_score_of_a_constructed_attention():
     weights = torch.zeros(2, 5, 5)
     weights[0] = torch.eye(5).roll(-1, dims=1)  # t attends to t - 1 only
     weights[1] = torch.eye(5)
@@ -144,7 +132,7 @@ def test_the_previous_character_score_of_a_constructed_attention() -> None:
     assert previous_character_score(torch.ones(1, 1)).isnan()
 
 
-def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
+def test_the_prefix_matching_score_of_a_constructed_attention():
     """In abcabc, the second a attends to the first b: the character that followed last time."""
     induction, copying = torch.zeros(6, 6), torch.zeros(6, 6)
     for t in (3, 4, 5):
@@ -152,22 +140,3 @@ def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
         copying[t, t - 3] = 0.75  # to the same character: another kind of head
     scores = prefix_matching_score(torch.stack([induction, copying]))
     assert scores.tolist() == pytest.approx([0.75, 0])
-
-
-def test_a_head_without_preference_has_the_score_of_uniform_weights() -> None:
-    gpt = model()
-    for block in blocks_of(gpt):
-        block.attention.qkv.weight.data.zero_()  # all scores are equal
-    n = T // 2
-    uniform = sum(1 / (t + 1) for t in range(n, 2 * n)) / n
-    assert induction_score(gpt).shape == (L, H)
-    assert induction_score(gpt).flatten().tolist() == pytest.approx([uniform] * L * H)
-
-
-def test_a_text_of_one_character_and_a_model_of_context_1() -> None:
-    found = analyze_text(model(), ALPHABET, "a")
-    assert found.losses.shape == (0,)
-    assert found.removal_costs.isnan().all()
-    assert found.previous.isnan().all()
-    assert found.lens.predicted.shape == (L + 1, 1)
-    assert analyze_text(model(T=1), ALPHABET, "a").induction.isnan().all()

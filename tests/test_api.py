@@ -1,7 +1,6 @@
 """What a notebook relies on: `gpt.train`, `gpt.load` and what a loaded model gives."""
 
 import inspect
-import math
 import pydoc
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,7 +20,6 @@ from gpt.api.analysis import analyze_attention
 from gpt.api.resolve import run_text
 from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, metrics_of, small
 
 
@@ -36,82 +33,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(outcome.run)
 
 
-def test_generate_streams_what_the_command_line_prints(run: Path) -> None:
-    text = "".join(gpt.load(run).generate("the ", length=31, seed=7))
-    command = [sys.executable, "-m", "gpt", "sample", str(run), "--prompt", "the "]
-    done = subprocess.run(
-        [*command, "--length", "31", "--seed", "7"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"the {text}\n"
-    assert len(text) == 31
-
-
-def test_the_loss_of_a_text_is_that_of_its_logits(run: Path) -> None:
-    model = gpt.load(run)
-    text = "the lazy dog."  # 13 characters: one window of T = 13 holds all but the last
-    logits = model.logits(text)
-    assert logits.shape == (13, len(model.vocabulary))
-    nats = [
-        -math.log(logits[t].double().softmax(-1)[model.vocabulary.characters.index(c)])
-        for t, c in enumerate(text[1:])
-    ]
-    assert model.loss(text) == pytest.approx(sum(nats) / 12, rel=1e-5)
-
-
-def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
+def test_the_loss_of_the_val_split_is_the_runs_val_loss(run):
     text, val_loss = PANGRAM * 29, metrics_of(run)[-1]["val_loss"]
     loss = gpt.load(run, "last").loss(text[int(0.9 * len(text)) :])
     assert loss == pytest.approx(val_loss, rel=1e-6)
-
-
-def test_an_analysis_tells_what_the_loss_would_be_without_each_head(run: Path) -> None:
-    model = gpt.load(run)
-    analysis = analyze_attention(model, "a quick fox")
-    assert analysis.losses.mean().item() == pytest.approx(model.loss("a quick fox"), rel=1e-5)
-    assert analysis.losses_without.shape == (2, 3, 10)
-    assert analysis.weights.shape == (2, 3, 11, 11)
-    torch.testing.assert_close(analysis.weights, model.attention("a quick fox").weights)
-
-
-def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
-    model = gpt.load(run)
-    with pytest.raises(UsageError, match="outside the model's vocabulary: 9"):
-        model.logits("9")
-    with pytest.raises(
-        UsageError, match=r"expected a text of 1 to model\.T = 13 characters, got 14"
-    ):
-        model.logits("the quick brow")
-    with pytest.raises(UsageError, match="at least 2 characters, got 1"):
-        model.loss("t")
-    with pytest.raises(UsageError, match="nowhere"):
-        gpt.load("nowhere")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
-        ({"length": "x"}, "length: expected a valid integer, got 'x'"),
         ({"seed": True}, "seed: expected a whole number from 0 on, got True"),
-        ({"seed": 1.0}, "seed: expected a whole number from 0 on, got 1.0"),
-        ({"seed": "x"}, "seed: expected a whole number from 0 on, got 'x'"),
-        ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
-        ({"stops": [3]}, "stops: expected a str or a list of str, got [3]"),
-        ({"stops": ""}, "expected a stop string of at least one character, got ''"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
-        (
-            {"prompts": "9"},
-            "the text has characters outside the model's vocabulary: 9; leave them out",
-        ),
-        ({"rules": {"top_k": 0}}, "top_k: expected greater than 0, got 0"),
-        ({"rules": {"min_p": 7}}, "min_p: expected less than or equal to 1, got 7"),
-        ({"rules": {"temperature": "x"}}, "temperature: expected a valid number, got 'x'"),
     ],
 )
-def test_an_argument_that_cannot_be_is_refused(
-    run: Path, options: dict[str, Any], message: str
-) -> None:
+def test_an_argument_that_cannot_be_is_refused(run, options, message):
     """A negative length generated without end; top_k = 0 failed inside numpy.
 
     Bug: seeds of any type were accepted, and wrong types ended in raw errors.
@@ -121,16 +58,7 @@ def test_an_argument_that_cannot_be_is_refused(
     assert str(refused.value) == message
 
 
-def test_numpy_numbers_are_numbers(run: Path) -> None:
-    model = gpt.load(run)
-    rules = {"top_k": np.int32(5), "temperature": np.float32(0.5)}
-    plain = {name: value.item() for name, value in rules.items()}
-    text = "".join(model.generate("the ", length=9, seed=3, rules=plain))
-    given: Any = {"length": np.int64(9), "seed": np.uint8(3), "rules": rules}
-    assert "".join(model.generate("the ", **given)) == text
-
-
-def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
+def test_one_stop_string_is_a_string_or_a_list_of_one(run):
     """Bug: stops="END" stopped at each of its letters; so was a str of prompts each letter."""
     model = gpt.load(run)
     whole = "".join(model.generate("the ", length=200, seed=3))
@@ -142,17 +70,7 @@ def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
     assert ({chunk.sample for chunk in chunks}, chunks[-1].ended) == ({0}, True)
 
 
-def test_several_samples_are_those_of_sample_and_generate_streams_one(run: Path) -> None:
-    """Bug: generate(num_samples=2) mixed two texts character by character."""
-    model = gpt.load(run)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_samples'"):
-        model.generate("the ", num_samples=2)  # type: ignore[call-arg]
-    samples = collect(model.sample("the ", num_samples=2, length=9, seed=3), ["the "] * 2)
-    assert samples[0].text == "".join(model.generate("the ", length=9, seed=3))
-    assert samples[0].text != samples[1].text
-
-
-def test_logits_can_be_used_with_autograd(run: Path) -> None:
+def test_logits_can_be_used_with_autograd(run):
     """Bug: they were an inference tensor, which no backward pass takes."""
     logits = gpt.load(run).logits("the ")
     scale = torch.ones(1, requires_grad=True)
@@ -161,9 +79,7 @@ def test_logits_can_be_used_with_autograd(run: Path) -> None:
     assert not logits.is_inference()
 
 
-def test_the_loss_of_a_text_with_unknown_characters(
-    run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_loss_of_a_text_with_unknown_characters(run, caplog):
     """Bug: there was no way to leave them out, and to learn how many they are."""
     model, text = gpt.load(run), "the 9 lazy 9Ω dogs"
     with pytest.raises(UsageError, match=r"9 Ω; leave .* drop_unknown=True"):
@@ -174,26 +90,12 @@ def test_the_loss_of_a_text_with_unknown_characters(
     ]
 
 
-def test_a_text_is_named_by_a_path_too(text_file: Path) -> None:
-    """`Path("my.txt")`, as a notebook has it, ended in a TypeError."""
-    first = gpt.train(small(), text=text_file, settings={"train.steps": 2})
-    both = gpt.train(small(), text=[text_file, str(text_file)], settings={"train.steps": 2})
-    assert (first.text, first.run) == (str(text_file), "runs/pangram")
-    assert both.run == "runs/pangram-2"
-    assert Path(both.run).is_dir()
-
-
-def test_a_text_with_other_characters_than_the_model_is_not_used(
-    text_file: Path,
-) -> None:
+def test_a_text_with_other_characters_than_the_model_is_not_used(text_file):
     """Bug: its ids stood for other characters, and some were not in the vocabulary."""
     run = gpt.train(small(), text=text_file).run
     text_file.write_text(text_file.read_text() + "\u00ff" * 31)
     with pytest.raises(UsageError, match="is not the text that"):
         run_text(gpt.load(run))
-
-
-# --- threads ---
 
 
 def weights(run: str | Path) -> dict[str, bytes]:
@@ -213,9 +115,7 @@ def at_once(works: list[Callable[[], Any]]) -> list[Any]:
         return [future.result() for future in [pool.submit(work, one) for one in works]]
 
 
-def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alone(
-    text_file: Path,
-) -> None:
+def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alone(text_file):
     """Bug: masks were drawn from the generator of the process; 0 of 4 such runs had equal bits."""
 
     def trained(seed: int, name: str) -> dict[str, bytes]:
@@ -227,7 +127,7 @@ def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alo
     assert beside == alone
 
 
-def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file: Path) -> None:
+def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file):
     """Bug: it seeded and restored that generator, so draws of other threads were repeated."""
     torch.manual_seed(1)
     expected = torch.rand(100_000)
@@ -258,7 +158,7 @@ def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file: P
     assert all(state.equal(before) for state in states)
 
 
-def test_a_model_in_several_threads_returns_what_it_returns_in_one(run: Path) -> None:
+def test_a_model_in_several_threads_returns_what_it_returns_in_one(run):
     """Bug: hooks on the shared module fired for other threads, and a head was zeroed for all."""
     model, text = gpt.load(run), "a quick fox"
     logits, loss, weight = model.logits(text), model.loss(text * 9), model.attention(text).weights
@@ -270,9 +170,6 @@ def test_a_model_in_several_threads_returns_what_it_returns_in_one(run: Path) ->
         lambda: [model.loss(text * 9) == loss for _ in range(9)],
     ]
     assert all(all(each) for each in at_once(works))
-
-
-# --- modes of torch that the caller has set ---
 
 
 @contextmanager
@@ -303,9 +200,7 @@ MODES: dict[str, Callable[[], Any]] = {
         ),
     ],
 )
-def test_modes_of_torch_that_the_caller_has_set_change_nothing(
-    text_file: Path, mode: str, changes: dict[str, Any]
-) -> None:
+def test_modes_of_torch_that_the_caller_has_set_change_nothing(text_file, mode, changes):
     """Bug: with a default dtype of float64 a run was trained that could not be loaded.
 
     With the other modes, training failed with a raw error.
@@ -322,34 +217,10 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(
     assert found[0] == found[1]
 
 
-# --- the folder of a run ---
-
-
-def test_an_overwrite_deletes_the_old_run_once_the_new_one_is_saved(text_file: Path) -> None:
-    """Bug: the old run was deleted before it was known that the new one can be trained."""
-    config = small()
-    old = weights(gpt.train(config, text=text_file, run_dir="r").run)
-    files = sorted(path.name for path in Path("r").iterdir())
-
-    def fail(event: dict[str, Any]) -> None:
-        raise ZeroDivisionError
-
-    other = small(seed=2, train__eval_every=3)
-    with pytest.raises(ZeroDivisionError):
-        gpt.train(other, text=text_file, run_dir="r", overwrite=True, on_event=fail)
-    assert weights("r") == old
-    assert gpt.load("r").config.seed == config.seed
-    assert sorted(path.name for path in Path("r").iterdir()) == files
-    gpt.train(other, text=text_file, run_dir="r", overwrite=True)
-    assert weights("r") != old
-    assert gpt.load("r").config.seed == 2
-    assert len([*Path("r").iterdir()]) == len(files)
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
-    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+    text_file, tmp_path, monkeypatch, fails
+):
     """Bug: files were looked for in the new folder, and a failed training kept its lock."""
     (tmp_path / "elsewhere").mkdir()
     seen: list[dict[str, Any]] = []
@@ -369,52 +240,24 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
         assert gpt.resume(tmp_path / "r").step == 11
 
 
-# --- settings and help ---
-
-
-def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
-    """Bug: they were refused with "Object of type int64 is not JSON serializable"."""
-    outcome = gpt.train(
-        small(),
-        settings={
-            "data.source": text_file,
-            "train.steps": np.int64(2),
-            "train.learning_rate": np.float32(0.5),
-            "model.qk_norm": np.bool_(False),
-        },
-        run_dir="r",
-    )
-    config = gpt.load(outcome.run).config
-    assert (outcome.step, config.train.learning_rate, config.model.qk_norm) == (2, 0.5, False)
-    swept = gpt.sweep(
-        small(train__steps=2),
-        text=text_file,
-        settings={"train.learning_rate": np.array([1e-3, 2e-3])},
-    )
-    assert len(swept.combinations) == 2
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": 3}, "text: expected the name of a text, or a list of names, got 3"),
         ({"text": b"abc"}, "text: expected the name of a text, or a list of names, got b'abc'"),
-        ({"text": ["a.txt", 3]}, "text: expected the name of a text"),
         ({"text": []}, "text: expected the name of a text"),
         ({"settings": 3}, "settings: expected a dict such as {'train.steps': 500}, or a list"),
-        ({"settings": {"data.vocabulary": ""}}, "expected at least 1 character, got ''"),
         ({"settings": "train.step=3"}, "train.step: unknown key"),  # not a list of letters
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
     ],
 )
-def test_wrong_types_are_named(options: dict[str, Any], message: str) -> None:
+def test_wrong_types_are_named(options, message):
     """Bug: raw TypeErrors; bytes were read as a list of numbers, and an empty list as no text."""
     with pytest.raises(UsageError) as told:
         gpt.train(**options)
     assert message in str(told.value)
 
 
-def test_help_lists_the_functions_and_describes_them() -> None:
+def test_help_lists_the_functions_and_describes_them():
     """Bug: `help(gpt)` listed no function, and `help(gpt.train)` had the address of a lambda."""
     assert {*gpt.__all__} <= {*dir(gpt)}
     page = pydoc.render_doc(gpt, renderer=pydoc.plaintext)
@@ -429,7 +272,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
-def test_a_public_function_describes_its_parameters(function: Callable[..., Any]) -> None:
+def test_a_public_function_describes_its_parameters(function):
     """Bug: some had `**options: Any`, and no description of parameters and results."""
     signature, doc = inspect.signature(function), inspect.getdoc(function) or ""
     assert "<lambda>" not in str(signature)
@@ -443,7 +286,7 @@ def test_a_public_function_describes_its_parameters(function: Callable[..., Any]
         assert "Raises:" in doc
 
 
-def test_a_stop_before_training_writes_no_run(run: Path, elsewhere: Path) -> None:
+def test_a_stop_before_training_writes_no_run(run, elsewhere):
     """Bug: a run of a config was begun, evaluated and saved after Ctrl-C."""
     text = run.with_name("pangram.txt")
     with pytest.raises(Interrupted, match="before training began; nothing is saved"):
@@ -464,7 +307,7 @@ main()
 """
 
 
-def test_python_without_streams_trains_and_samples(run: Path, elsewhere: Path) -> None:
+def test_python_without_streams_trains_and_samples(run, elsewhere):
     """Bug: with pythonw, sys.stderr is None and the progress bar raised AttributeError."""
     arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
     subprocess.run([sys.executable, "-c", WITHOUT_STREAMS, *arguments], check=True)
@@ -508,9 +351,7 @@ print({"sympy", "torch._dynamo", "torch._inductor"} & set(sys.modules))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
-def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(
-    run: Path, elsewhere: Path
-) -> None:
+def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(run, elsewhere):
     """Bug: workers and the text's ids stayed until garbage collection.
 
     A library set KMP_DUPLICATE_LIB_OK as a sample was drawn. Importing torch's compiler, for

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import product
@@ -26,12 +25,8 @@ from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
-from gpt.text.display import visible
 from gpt.text.sources import open_source
-from tests.conftest import HANGS_S, PANGRAM, full_disk, metrics_of, rehash, small, wait_until
-
-Gpt = Callable[..., tuple[int, str, str]]
-Start = Callable[..., subprocess.Popen[str]]
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +47,17 @@ def trained(trained_once: Path, config_file: Path) -> Path:
     return Path("runs/small")
 
 
-# --- start-up ---
-
-
 LIGHT = [  # command lines, and their exit codes
     (["--help"], 0),
     (["--version"], 0),
-    (["train", "--help"], 0),
-    (["sample", "--help"], 0),
-    (["train", "--config", "missing.yaml"], 2),
     (["train", "--help-all"], 0),
     (["train", "--set", "train.stpes=3"], 2),
     (["train", "--lr", "3"], 2),
     (["explain", "haed"], 2),
-    (["train", "--no-such-flag"], 2),
     (["train", "--resume", "nowhere"], 2),
     (["sample", "nowhere"], 2),
-    (["eval", "--help"], 0),
     (["eval", "nowhere"], 2),
     (["attend", "--help"], 0),
-    (["attend", "--out", "a.png"], 2),
-    (["attend", "--text", "a", "--out", "a.png", "--layer", "1"], 2),
-    (["attend", "--text", "a", "--out", "a.pdf"], 2),
     (["attend", "nowhere", "--text", "a", "--out", "a.png"], 2),
 ]
 LIGHT_PROGRAM = """
@@ -90,7 +74,7 @@ print("LIGHT")
 """
 
 
-def test_help_and_config_errors_import_no_torch() -> None:
+def test_help_and_config_errors_import_no_torch():
     done = subprocess.run(
         [sys.executable, "-c", LIGHT_PROGRAM, repr(LIGHT)], capture_output=True, text=True
     )
@@ -104,9 +88,7 @@ def test_help_and_config_errors_import_no_torch() -> None:
     "command",
     [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]],
 )
-def test_help_fits_the_terminal_and_cuts_nothing(
-    gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
-) -> None:
+def test_help_fits_the_terminal_and_cuts_nothing(gpt, monkeypatch, command, columns):
     """At 80 columns the descriptions of the commands ended in dots."""
     monkeypatch.setenv("COLUMNS", str(columns))
     code, out, _ = gpt(*command, "--help")
@@ -119,18 +101,10 @@ def test_help_fits_the_terminal_and_cuts_nothing(
     assert set(out.split()) == set(unwrapped.split())  # no word is broken
 
 
-def test_help_of_train_fits_a_screen_and_names_the_page_with_all_settings(
-    gpt: Gpt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: it had 261 lines."""
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = gpt("train", "--help")
-    assert len(out.splitlines()) <= 60
-    assert "--help-all" in out
-    assert "train.learning_rate  " not in out
-
-
-def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+def test_help_of_train_explains_every_flag_and_every_setting(gpt):
+    """Bug: --help had 261 lines."""
+    _, short, _ = gpt("train", "--help")
+    assert (len(short.splitlines()) <= 60, "--help-all" in short) == (True, True)
     _, out, _ = gpt("train", "--help-all")
     flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
     told = " ".join(out.split())
@@ -146,22 +120,7 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     assert (code, "train" in err, "sample" in err) == (2, True, True)
 
 
-def test_a_message_breaks_between_words_in_a_terminal() -> None:
-    leader, follower = os.openpty()
-    command = [sys.executable, "-m", "gpt", "train", "--config", "nowhere.yaml"]
-    subprocess.run(command, stderr=follower, env=os.environ | {"COLUMNS": "80"})
-    shown = os.read(leader, 4096).decode()
-    piped = subprocess.run(command, capture_output=True, text=True).stderr
-    os.close(leader)
-    os.close(follower)
-    assert (len(piped.splitlines()), shown.split()) == (1, piped.split())
-    assert max(map(len, shown.splitlines())) <= 80 < len(piped)
-
-
-# --- train ---
-
-
-def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_file: Path) -> None:
+def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
     code, out, err = gpt("train", "--config", config_file)
     assert code == 0
     lines = out.strip("\n").split("\n", 5)
@@ -188,8 +147,8 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
 
 @pytest.mark.parametrize("on_path", [True, False])
 def test_the_commands_it_ends_with_exist_in_the_same_shell(
-    gpt: Gpt, config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool
-) -> None:
+    gpt, config_file, tmp_path, monkeypatch, on_path
+):
     """After `.venv/bin/gpt train`, `gpt sample` was advised, which that shell did not find."""
     program = tmp_path / "my programs" / "gpt"
     program.parent.mkdir()
@@ -205,7 +164,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
         assert subprocess.run(words, shell=True, capture_output=True, check=True).stdout
 
 
-def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
+def test_train_json_is_one_object(gpt, config_file):
     code, out, _ = gpt("train", "--config", config_file, "--json")
     result = json.loads(out)
     assert code == 0
@@ -218,9 +177,7 @@ def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
     assert result["best_val_loss"] <= result["val_loss"]
 
 
-def test_overwrite_replaces_a_run_and_nothing_else(
-    gpt: Gpt, trained: Path, config_file: Path
-) -> None:
+def test_overwrite_replaces_a_run_and_nothing_else(gpt, trained, config_file):
     keepsake = Path("documents/thesis.tex")
     keepsake.parent.mkdir()
     keepsake.write_text("years of work")
@@ -236,33 +193,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     assert (trained / "notes.md").read_text() == "and its notes"
 
 
-def test_overwrite_spares_the_old_run_when_the_new_one_cannot_start(
-    gpt: Gpt, trained: Path, config_file: Path
-) -> None:
-    before = sorted(trained.rglob("*"))
-    again = ("train", "--config", config_file, "--run-dir", trained, "--overwrite")
-    assert gpt(*again, "--device", "cuda:99")[0] == 2
-    assert gpt(*again, "--set", "data.source=gone.txt")[0] == 1
-    assert sorted(trained.rglob("*")) == before
-
-
-def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
-    code, _, err = gpt("train", "--resume", "small")
-    assert (code, "is finished" in err) == (2, True)
-    code, out, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert code == 0, err
-    assert "step 13 after" in out
-    assert [r["step"] for r in metrics_of(trained)] == list(range(14))
-    assert load_config(trained / "config.yaml").train.steps == 13
-    code, _, err = gpt("train", "--resume", "small", "--set", "model.n_layer=3")
-    assert (code, "cannot change model.n_layer (2 to 3)" in err) == (2, True)
-    code, _, err = gpt("train", "--resume", "small", "--run-dir", "other")
-    assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
-
-
-def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
-    gpt: Gpt, config_file: Path
-) -> None:
+def test_a_text_with_resume_resumes_the_newest_run_of_that_text(gpt, config_file):
     """Bug: it took the newest run, whatever its text, and refused that."""
     Path("other.txt").write_text("0123456789\n" * 31)
     for text, run in (("pangram.txt", "old"), ("pangram.txt", "new"), ("other.txt", "other")):
@@ -281,37 +212,18 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
     )
 
 
-# --- bad input: one message, the right code, no traceback ---
-
-
 BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --no-such-flag", 2, "No such option: --no-such-flag (see"),
-    (
-        "train --lr 1",
-        2,
-        "No such option: --lr (Possible options: --help); did you mean --set train.",
-    ),
-    ("train --epochs 1", 2, "No such option: --epochs; did you mean --set train.steps="),
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
-    ("generate", 2, "No such command 'generate'. (see"),
     ("smaple", 2, "No such command 'smaple'. Did you mean 'sample'? (see"),
-    ("train --set", 2, "Option '--set' requires an argument."),
     ("train --set train.lr=1", 2, "train.lr: unknown key; did you mean train.learning_rate?"),
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
-    ("sample --length x", 2, "Invalid value for '--length': expected a valid integer"),
-    ("attend a b --text c", 2, "Got unexpected extra argument(s) (b) (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-    ("train --set train.max_steps=9", 2, "train.max_steps has no effect: train.minutes is null"),
     (
         "train --minutes 1 --set train.max_steps=1",
         2,
         "train.warmup_steps has no effect: it is more than train.max_steps",
-    ),
-    (
-        "train --set train.optimizer=adamw --set train.muon_learning_rate=0.1",
-        2,
-        "train.muon_learning_rate has no effect: train.optimizer is adamw",
     ),
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
@@ -319,62 +231,35 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
         "data.val_fraction has no effect: data.val_source is all of val",
     ),
     ("train latin.txt", 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
-    ("train nowhere.txt", 1, "nowhere.txt: no such text"),
     ("train full", 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
     ("train --device cuda:77", 2, "device cuda:77: expected auto, cpu, cuda"),
-    ("train --run-dir latin.txt", 2, "--run-dir latin.txt: expected a folder's name, got a"),
     ("train --run-dir latin.txt/run", 1, "latin.txt: expected a folder that you may write to"),
     ("sample --prompt Éa!", 2, "outside the model's vocabulary: É !;"),
     ("sample nowhere", 2, "nowhere: expected the folder of a run with a checkpoint"),
     ("sample --temperature -1", 2, "--temperature"),
-    ("sample --temperature inf", 2, "temperature: expected a finite number, got inf"),
-    ("sample --top-k 0", 2, "--top-k"),
-    ("sample --top-p 1.1", 2, "--top-p"),
-    ("sample --prompt '\u00a0'", 2, r"vocabulary: \xa0; leave"),
-    ("sample --num-samples 0", 2, "--num-samples"),
     ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; the"),
-    ("sample --prompt-file no.txt", 2, "--prompt-file no.txt: cannot read it (No such file"),
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
-    ("sample --prompt-file ''", 2, "--prompt-file : cannot read it"),
     ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, got "),
     ("sample --interactive --json", 2, "leave out --prompt, --prompt-file, --num-"),
     ("attend --text a --layer 3", 2, "--layer: expected 1 to 2, got 3"),
-    ("attend --text a --head 4", 2, "--head: expected 1 to 3, got 4"),
-    ("attend --text a --head 0", 2, "--head"),
     ("attend --text a --head 1 --out a.png", 2, "a picture shows all heads; leave"),
     ("attend --text a --out a.jpg", 2, "a.jpg: expected a name that ends in .png or .html"),
-    ("attend --text a --out no/a.png", 2, "there is no folder no; make it first"),
-    ("attend --text a --out full", 2, "full: expected a name that ends in .png or .html"),
     ("attend --text a --out full.png", 2, "full.png: expected a new name or a plain file"),
-    ("attend --text '' --out a.png", 2, "expected at least one character, got none"),
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
-    ("attend --text Éa!", 2, "outside the model's vocabulary: É !; leave them"),
-    ("attend --text a --device warp", 2, "device warp: expected auto"),
     ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
-    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
     ("explain folow", 2, "counting, recipe, follow"),  # bug: follow was not in the list
-    ("explain head --run nowhere", 2, "nowhere: expected the folder of a run"),
-    ("explain head --seed -1", 2, "--seed"),
     ("explain head --seed 18446744073709551616", 2, "--seed"),
-    ("explain --run nowhere", 2, "--run: name a lesson too"),
     ("explain follow", 2, "this lesson shows a trained model; name its run with --run RUN"),
     ("explain follow a --write a.py", 2, "follow: this lesson builds no model; leave out"),
-    ("explain head --text fox", 2, "--text: name a trained run too, with --run"),
     ("data", 2, "expected a TEXT, or --clear alone"),
-    ("data --clear one.txt", 2, "expected a TEXT, or --clear alone"),
-    ("data --clear --set data.lowercase=true", 2, "expected a TEXT, or --clear alone"),
-    ("data nowhere.txt", 1, "nowhere.txt: no such text"),
     ("data one.txt --set data.loercase=true", 2, "did you mean data.lowercase?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
-    ("data one.txt --html no/page.html", 2, "--html no/page.html: there is no folder no"),
 ]
 
 
 @pytest.mark.parametrize(("command", "code", "message"), BAD_INPUT)
-def test_bad_input_ends_in_one_message(
-    gpt: Gpt, trained: Path, command: str, code: int, message: str
-) -> None:
+def test_bad_input_ends_in_one_message(gpt, trained, command, code, message):
     """Bug: messages of the parser had another form, below three lines of usage."""
     Path("syntax.yaml").write_text("model:\n\tT: 3\n")
     Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
@@ -396,9 +281,7 @@ def test_bad_input_ends_in_one_message(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept"], ["--seeds", "2"]])
-def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
-    gpt: Gpt, arguments: list[str]
-) -> None:
+def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(gpt, arguments):
     """A run was planned for 40 seconds, and then had no folder."""
     Path("text.txt").write_text("to be or not to be " * 100)
     for name in ("runs", "kept"):
@@ -413,17 +296,7 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     assert "model: " not in err
 
 
-@pytest.mark.parametrize("command", [["sample"], ["attend"], ["runs", "--delete"]])
-def test_a_mistyped_run_is_answered_by_the_name_of_one(
-    gpt: Gpt, trained: Path, command: list[str]
-) -> None:
-    """Bug: `gpt sample diery` did not name the run `diary`."""
-    code, _, err = gpt(*command, "smal")
-    assert (code, "or its name in runs/; did you mean small?" in err) == (2, True)
-    assert "did you mean" not in gpt(*command, "nothing")[2]
-
-
-def test_the_program_ends_without_a_search_for_cycles() -> None:
+def test_the_program_ends_without_a_search_for_cycles():
     """Bug: on busy cores the prompt came back 2 to 5 s after the last line of output."""
     script = (
         "import atexit, gc, sys; from gpt.__main__ import main; sys.argv = ['gpt', '--version']; "
@@ -433,31 +306,14 @@ def test_the_program_ends_without_a_search_for_cycles() -> None:
     assert done.stdout.splitlines()[1:] == ["True"]
 
 
-def test_debug_shows_where(config_file: Path) -> None:
+def test_debug_shows_where(config_file):
     command = [sys.executable, "-m", "gpt", "train", "nowhere.txt", "--debug"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" in done.stderr
     assert "nowhere.txt: no such text" in done.stderr
 
 
-# --- sample ---
-
-
-def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> None:
-    code, out, _ = gpt("sample", trained, "--prompt", "the quick", "--length", 23, "--seed", 3)
-    assert code == 0
-    assert out.startswith("the quick")
-    assert len(out) == len("the quick") + 23 + 1
-    again = gpt("sample", "--prompt", "the quick", "--length", 23, "--seed", 3)
-    assert again[:2] == (0, out)  # no name: the newest run
-    greedy = gpt("sample", "small", "--temperature", 0, "--checkpoint", "last")[1]
-    assert greedy == gpt("sample", "small", "--top-k", 1, "--checkpoint", "last")[1]
-    assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
-
-
-def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
-    gpt: Gpt, trained: Path
-) -> None:
+def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(gpt, trained):
     """It once generated the same text each time, and named neither run, step nor seed."""
     (_, text, line), (_, other, _) = (gpt("sample") for _ in range(2))
     assert text != other
@@ -475,7 +331,7 @@ def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
     assert again.strip("\n") == result["samples"][0]["text"].strip("\n")
 
 
-def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
+def test_sampling_on_a_cpu_needs_no_torch(trained):
     """`import torch` takes longer than a thousand characters."""
     program = (
         "import sys\nsys.modules['torch'] = None\nsys.argv = ['gpt', 'sample', '--json']\n"
@@ -486,7 +342,7 @@ def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
     assert len(json.loads(done.stdout)["samples"][0]["text"]) == 17
 
 
-def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Path) -> None:
+def test_sample_as_json_says_how_likely_each_character_was(gpt, trained):
     arguments = ("--prompt", "the ", "--prompt", "fox", "--num-samples", 2, "--stop", "e")
     code, out, _ = gpt("sample", "--json", *arguments, "--length", 60, "--seed", 3)
     told = json.loads(out)
@@ -500,18 +356,7 @@ def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Pa
         assert all(value <= 0 for value in one["log_probabilities"])
 
 
-def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
-    seed = ("--seed", 3)
-    arguments = ("sample", "--prompt", "the ", "--num-samples", 3, *seed)
-    texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
-    lines = [f"the {text}\n" for text in texts]
-    assert gpt(*arguments)[1] == "---\n".join(lines)
-    assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
-
-
-def test_typed_escapes_are_newlines_tabs_and_backslashes(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
+def test_typed_escapes_are_newlines_tabs_and_backslashes(gpt, config_file, text_file):
     r"""Bug: \n in --prompt and --stop was a backslash and a letter, silently."""
     text_file.write_text("a\tb\\n\n\n" * 400)
     assert gpt("train", "--config", config_file)[0] == 0
@@ -527,9 +372,7 @@ def test_typed_escapes_are_newlines_tabs_and_backslashes(
     assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
 
 
-def test_sample_continues_a_file_or_from_standard_input(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_continues_a_file_or_from_standard_input(gpt, trained, monkeypatch):
     Path("prompt.txt").write_text("the lazy\n")
     sample = ("sample", "--seed", 3)
     expected = gpt(*sample, "--prompt", "the lazy\n")
@@ -542,15 +385,7 @@ def test_sample_continues_a_file_or_from_standard_input(
         assert gpt(*sample, "--prompt-file", "-") == expected
 
 
-def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
-    flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--top-k", 2)]
-    arguments = ("sample", "--length", 60, "--temperature", 1, "--seed", 3)
-    plain, *ruled = (gpt(*arguments, *flag) for flag in flags)
-    for code, out, _ in ruled:
-        assert (code, len(out), out != plain[1]) == (0, 61, True)
-
-
-def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
+def test_a_conversation_is_held_on_standard_input(trained):
     """As `gpt sample --prompt` would continue each line; the end of the input leaves."""
     command = [sys.executable, "-m", "gpt", "sample", "--seed", "3", "--interactive"]
     command += ["--length", "9"]
@@ -565,49 +400,15 @@ def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
     assert "> length 3\n> seed 4\n> fox" in done.stdout
 
 
-def test_a_typed_line_that_is_not_utf8_is_refused_and_the_next_one_read(trained: Path) -> None:
-    """It once ended the conversation with a UnicodeDecodeError."""
-    command = [sys.executable, "-m", "gpt", "sample", "--length", "3", "--interactive"]
-    done = subprocess.run(command, input=b"\xff\nfox", capture_output=True)
-    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
-    assert b"> the text has characters outside the model's vocabulary: \\udcff" in done.stdout
-    assert b"\n> fox" in done.stdout
-
-
 @pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
-def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) -> None:
+def test_a_closed_standard_input_is_an_empty_one(trained, arguments):
     """It once ended in Python's own words."""
     command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
-def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:
-    code, _, err = gpt("sample")
-    assert (code, err) == (
-        2,
-        "gpt: no run under runs/ has a checkpoint; start one with: gpt train\n",
-    )
-
-
-def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
-    (trained / "checkpoints/step-11/model.safetensors").write_bytes(b"not weights")
-    code, _, err = gpt("sample")
-    assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("gpt: runs/small/checkpoints/step-11: damaged or not a checkpoint")
-
-
-def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) -> None:
-    """Bug: it advised --checkpoint, which `gpt train` does not have."""
-    for weights in trained.glob("checkpoints/*/manifest.json"):
-        weights.write_bytes(b"{}")
-    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert (code, "--checkpoint" in err) == (1, False)
-    assert "runs/small cannot be resumed: none of its checkpoints is intact. " in err
-    assert err.endswith("or train the run again by --overwrite\n")
-
-
-def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> None:
+def test_explain_takes_a_run_as_argument_or_option(gpt, trained):
     """Bug: `gpt explain LESSON RUN` was refused."""
     for run in (["nowhere"], ["--run", "nowhere"]):
         code, _, err = gpt("explain", "averaging", *run)
@@ -618,9 +419,7 @@ def test_explain_takes_a_run_as_argument_or_option(gpt: Gpt, trained: Path) -> N
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
-def test_delete_asks_in_a_terminal(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
-) -> None:
+def test_delete_asks_in_a_terminal(gpt, trained, monkeypatch, typed, code):
     """Bug: `gpt runs --delete` deleted at once."""
     terminal = io.StringIO(typed)
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -630,7 +429,7 @@ def test_delete_asks_in_a_terminal(
     assert err.startswith("Delete runs/small and its checkpoints? [y/N] ")
 
 
-def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
+def test_a_hostile_config_cannot_speak_to_the_terminal(gpt, trained):
     best = trained / "checkpoints/step-11"
     (best / "config.json").write_text('{"\\u001b[2Jevil": 1}')
     assert "config.json is not what was written" in gpt("sample")[2]
@@ -639,7 +438,7 @@ def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) 
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
 
 
-def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) -> None:
+def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt, trained):
     """Resuming once took the edited sizes for the checkpoint's, and wrote both over it."""
     path = trained / "config.yaml"
     path.write_text(path.read_text().replace("C: 24", "C: 48"))
@@ -649,94 +448,33 @@ def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) 
     assert gpt("sample", "small")[0] == 0
 
 
-def test_an_empty_folder_will_do(gpt: Gpt, config_file: Path) -> None:
-    Path("real").mkdir()
-    Path("link").symlink_to("real")
-    assert gpt("train", "--config", config_file, "--run-dir", "link")[0] == 0
-    assert Path("real/checkpoints/index.json").exists()
-
-
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
+def test_a_closed_output_ends_without_a_traceback(trained, closed):
     command = f"{sys.executable} -m gpt sample --length 9 {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
-def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: Path) -> None:
+def test_a_moved_text_is_known_by_its_hash(gpt, trained, text_file):
     text_file.rename("elsewhere.txt")
     longer = ("train", "--resume", "small", "--set", "train.steps=13")
     assert gpt(*longer)[0] == 1
     assert gpt(*longer, "elsewhere.txt")[0] == 0
 
 
-def test_a_moved_val_text_is_known_by_its_hash(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
-    val = Path("val.txt")
-    val.write_bytes(text_file.read_bytes()[:300])
-    assert gpt("train", "--config", config_file, "--set", "data.val_source=val.txt")[0] == 0
-    val.rename("moved.txt")
-    longer = ("train", "--resume", "small", "--set", "train.steps=13")
-    moved = (*longer, "--set", "data.val_source=moved.txt")
-    assert gpt(*longer)[0] == 1
-    Path("other.txt").write_bytes(text_file.read_bytes()[:200])
-    code, _, err = gpt(*longer, "--set", "data.val_source=other.txt")
-    assert code == 2 and "is not the text that" in err
-    assert gpt(*moved)[0] == 0
-
-
-def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
+def test_a_moved_run_samples_on(gpt, trained):
     expected = gpt("sample", trained, "--seed", 3)[1]
     trained.rename("elsewhere")
     assert gpt("sample", "elsewhere", "--seed", 3)[1] == expected
 
 
-def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
+def test_a_pipe_that_closes_ends_quietly(trained):
     command = f"{sys.executable} -m gpt sample --length 100000 --temperature 1 | head -c 5"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (len(done.stdout), done.stderr.count("\n")) == (5, 1)
 
 
-def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_out(
-    gpt: Gpt, config_file: Path
-) -> None:
-    Path("hostile.txt").write_text("\x1b[2J" * 200)
-    arguments = ("--config", config_file, "--run-dir", "h")
-    assert gpt("train", "hostile.txt", *arguments)[0] == 0
-    text = gpt("sample", "h", "--length", 50, "--seed", 3)[1]
-    assert "\x1b" in text
-    leader, follower = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpt", "sample", "h", "--length", "50", "--seed", "3"],
-        stdout=follower,
-    ) as process:
-        assert process.wait() == 0
-    os.close(follower)
-    shown = os.read(leader, 10_000).decode().replace("\r\n", "\n")
-    os.close(leader)
-    assert shown == visible(text)
-
-
-# --- attend ---
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.html"])
-def test_attend_writes_a_picture_or_a_page_and_says_where(
-    gpt: Gpt, trained: Path, name: str
-) -> None:
-    code, out, err = gpt("attend", "--text", "the fox", "--out", name, "--checkpoint", "last")
-    assert (code, out, err) == (0, f"{name}\n", "")
-    start = b"\x89PNG\r\n" if name == "a.png" else b"<!doctype html>"
-    assert Path(name).read_bytes().startswith(start)
-    if name == "a.html":
-        page = Path(name).read_text("utf-8")
-        assert r'"title":"small, step 11: \u201cthe fox\u201d"' in page
-        assert '"text":["t","h","e"," ","f","o","x"]' in page
-    assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
-
-
-def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
+def test_attend_draws_blocks_in_a_terminal(trained):
     """Blocks are drawn even if the environment declares an ASCII terminal: click uses UTF-8."""
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]
@@ -749,7 +487,7 @@ def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
     assert shown.splitlines()[3].startswith("t ██")  # the first character: weight 1 on itself
 
 
-def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, trained: Path) -> None:
+def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt, trained):
     """Bug: it asked for --text; a passage of the run's own text is what its heads know."""
     code, out, err = gpt("attend")
     assert (code, err) == (0, "")
@@ -762,23 +500,7 @@ def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, tra
     assert "to show the heads on another text, give --text" in err
 
 
-def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
-    """By default the one whose removal costs most."""
-    code, out, err = gpt("attend", "--text", "the fox")
-    assert (code, err) == (0, "")
-    costs = {}
-    for layer, head in product((1, 2), (1, 2, 3)):
-        code, shown, _ = gpt("attend", "--text", "the fox", "--layer", layer, "--head", head)
-        assert shown.startswith(f"small, step 11: layer {layer} of 2, head {head} of 3.")
-        cost = re.search(r"\(([+-].*?)\)", shown.split("removed")[1])
-        assert cost
-        costs[float(cost[1])] = shown
-    assert out == costs[max(costs)]
-
-
-def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(
-    text_file: Path, start: Start
-) -> None:
+def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(text_file, start):
     """Python waits for its threads at the exit: once for the rest of the step."""
     script = """
 import os, sys, time, torch
@@ -802,11 +524,7 @@ main()
     repeat_at = 0.0
 
     def is_stopping() -> bool:
-        """Send SIGINT every 10 s.
-
-        Python does not handle a signal that arrives just before its main thread waits, until the
-        wait ends. Here only the next signal ends it.
-        """
+        """Send SIGINT every 10 s: one just before the main thread waits takes the next one."""
         nonlocal repeat_at
         if time.monotonic() > repeat_at:
             process.send_signal(signal.SIGINT)
@@ -820,8 +538,6 @@ main()
     assert "stopped at once" in err
     assert "Traceback" not in err
 
-
-# --- Ctrl-C, places that are gone, files without an end ---
 
 INTERRUPTED_IMPORT = """
 import os, signal, sys
@@ -846,9 +562,7 @@ program.main()
     ("module", "number"),
     [*product([1, 7, 101, 307, 907], [signal.SIGINT]), (7, signal.SIGTERM), (101, signal.SIGHUP)],
 )
-def test_a_signal_amid_an_import_ends_in_one_line(
-    trained: Path, module: int, number: signal.Signals, start: Start
-) -> None:
+def test_a_signal_amid_an_import_ends_in_one_line(trained, module, number, start):
     """In 140 tries one was an abort in C++, one "cannot load module", eight had no message.
 
     Bug: SIGTERM and SIGHUP in the first second ended the program without a message.
@@ -861,7 +575,7 @@ def test_a_signal_amid_an_import_ends_in_one_line(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_training_ends_in_one_line(start: Start, number: signal.Signals) -> None:
+def test_a_signal_before_training_ends_in_one_line(start, number):
     """Bug: outside of a training, SIGTERM and SIGHUP ended the program without a message."""
     process = start(
         *(sys.executable, "-c", SIGNAL_IN_A_COMMAND, int(number)), stderr=subprocess.PIPE
@@ -882,26 +596,7 @@ program.main()
 """
 
 
-def test_a_prompt_without_an_end_is_refused(gpt: Gpt, trained: Path) -> None:
-    """/dev/zero was read until memory ran out."""
-    for arguments in (["sample", trained, "--prompt-file"], ["train", "--config"]):
-        code, _, err = gpt(*arguments, "/dev/zero")
-        assert (code, "it has more than " in err) == (2, True)
-
-
-def test_a_prompt_from_a_pipe_is_read(gpt: Gpt, trained: Path) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"the quick")
-    os.close(writing)
-    code, out, _ = gpt("sample", trained, "--prompt-file", f"/dev/fd/{reading}", "--length", "3")
-    os.close(reading)
-    assert (code, out[:9]) == (0, "the quick")
-
-
-# --- messages about files and disks ---
-
-
-def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> None:
+def test_a_file_name_makes_no_line_of_a_message(gpt, config_file):
     """Bug: a line end in a file's name began a line, which could pass for one of this program."""
     forged = "a\ngpt: all is well"
     Path("notes").mkdir()
@@ -921,23 +616,8 @@ def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> 
         assert lines in (None, err.count("\n")), err
 
 
-def test_a_file_that_cannot_be_written_is_named(
-    gpt: Gpt, config_file: Path, text_file: Path
-) -> None:
-    """Bug: `File too large: while reading or writing`, without a file or advice."""
-    load_corpus(open_source(str(text_file)))  # its ids are in the cache
-    with full_disk(99):
-        code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
-    assert (code, err.splitlines()[-1]) == (
-        1,
-        "gpt: b/config.yaml: File too large",
-    )
-
-
-def test_standard_output_that_is_full_is_named(
-    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: `No space left on device: while reading or writing`."""
+def test_standard_output_that_is_full_is_named(gpt, trained, monkeypatch):
+    """Bug: `No space left on device: while reading or writing`, or `File too large: ...`."""
     for arguments in (["runs"], ["--version"], ["sample", trained, "--length", "5"]):
         full = Path("/dev/full").open("w")  # noqa: SIM115 (to close it fails, too)
         monkeypatch.setattr(sys, "stdout", full)
@@ -950,7 +630,7 @@ def test_standard_output_that_is_full_is_named(
         )
 
 
-def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:
+def test_too_little_memory_to_load_torch_is_told(config_file):
     """Bug: an ImportError of a shared object."""
     resource = pytest.importorskip("resource")
     done = subprocess.run(
@@ -964,14 +644,10 @@ def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:
     assert "not enough memory" in message[0]
 
 
-# --- any command line ---
-
-
-def test_a_command_line_that_nobody_would_type_ends_in_one_message(
-    tmp_path: Path, text_file: Path
-) -> None:
+def test_a_command_line_that_nobody_would_type_ends_in_one_message(tmp_path, text_file):
     """Empty, huge and negative values, control characters, links, pipes, devices, junk on stdin.
 
+    Bugs: a line that is not UTF-8 ended a conversation; /dev/zero was read until memory ran out.
     `scripts/soak.py --command-lines 2000` is the long form.
     """
     work = Work(tmp_path, load_corpus(open_source(str(text_file))))

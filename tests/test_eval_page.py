@@ -79,14 +79,14 @@ def check_selected(page: Chrome, run: Path) -> None:
     )
 
 
-def test_the_likely_characters_are_those_of_the_model(page: Chrome, run: Path) -> None:
+def test_the_likely_characters_are_those_of_the_model(page, run):
     for t in (1, 40, 61, 300):
         ActionChains(page).move_to_element(page.find_element(By.ID, f"t{t}")).perform()
         assert place(page) == t
         check_selected(page, run)
 
 
-def test_the_keyboard_reaches_every_character(page: Chrome, run: Path) -> None:
+def test_the_keyboard_reaches_every_character(page, run):
     page.execute_script("document.getElementById('text').focus()")
     press(page, Keys.END, Keys.ARROW_RIGHT)
     assert (place(page), shown(page, "page")) == (
@@ -105,7 +105,7 @@ def test_the_keyboard_reaches_every_character(page: Chrome, run: Path) -> None:
     assert place(page) == t
 
 
-def test_a_hostile_text_stays_text(page: Chrome) -> None:
+def test_a_hostile_text_stays_text(page):
     assert page.title == "How well a model predicts a text"
     spans = page.find_elements(By.CSS_SELECTOR, "#text span")[: len(HOSTILE)]
     assert [span.get_property("textContent") for span in spans] == [
@@ -117,7 +117,7 @@ def test_a_hostile_text_stays_text(page: Chrome) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_and_surprise_is_seen_by_day_and_night(page: Chrome, scheme: str) -> None:
+def test_it_fits_a_phone_and_surprise_is_seen_by_day_and_night(page, scheme):
     emulate(page, 360, 780, scheme)
     assert page.execute_script("return document.documentElement.scrollWidth") <= 360
     first, *others = page.find_elements(By.CSS_SELECTOR, "#text span")[:41]

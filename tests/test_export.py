@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gpt import api
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
@@ -26,12 +24,11 @@ from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
 from gpt.sampling.stopping import collect
 from gpt.text.vocabulary import BYTES
-from tests.conftest import PANGRAM, small
+from tests.conftest import small
 from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
 from tests.test_sampling import model as network_of
 
-Gpt = Callable[..., tuple[int, str, str]]
 RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01}
 
 # Load a model in a new worker, send requests one by one, and return all answers to each.
@@ -128,9 +125,7 @@ def logits_of(checkpoint: CheckpointData, ids: list[int]) -> NDArray[np.float64]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_page_computes_our_probabilities_and_writes_our_text(
-    open_page: Callable[..., Page], shape: dict[str, Any]
-) -> None:
+def test_a_page_computes_our_probabilities_and_writes_our_text(open_page, shape):
     """The text is longer than T, so the context is cut several times."""
     page = open_page(data_of(network_of(**shape)))
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
@@ -149,9 +144,7 @@ def network_with(V: int) -> GPT:
 
 
 @pytest.mark.parametrize("ensemble", [1, 3])
-def test_a_page_measures_a_text_as_a_val_loss_is_measured(
-    open_page: Callable[..., Page], ensemble: int
-) -> None:
+def test_a_page_measures_a_text_as_a_val_loss_is_measured(open_page, ensemble):
     """The text has several windows of T ids, and the page several passes in each."""
     page = open_page(data_of(network_of(ensemble=ensemble, T=41)))
     ids = np.random.default_rng(11).integers(0, len(VOCABULARY), 101)
@@ -161,9 +154,7 @@ def test_a_page_measures_a_text_as_a_val_loss_is_measured(
     assert -np.log(p.astype(float)).mean() == pytest.approx(expected, abs=1e-5)
 
 
-def test_bytes_become_characters_and_stop_strings_end_a_text(
-    open_page: Callable[..., Page],
-) -> None:
+def test_bytes_become_characters_and_stop_strings_end_a_text(open_page):
     page = open_page(replace(data_of(network_with(256)), vocabulary=BYTES))
     prompt = list("日本é".encode()[:-1])
     text = page.sample(prompt, 67, rules={"temperature": 0.5, "min_p": 0.0})
@@ -174,19 +165,7 @@ def test_bytes_become_characters_and_stop_strings_end_a_text(
     assert stopped == text[: text.index(stop)]
 
 
-def test_a_text_can_be_continued(open_page: Callable[..., Page]) -> None:
-    page = open_page(data_of(network_of()))
-    request = {"op": "generate", "seed": 5, "rules": RULES}
-    prompt = [3, 1, 4]
-    [whole] = page.ask(request | {"ids": prompt, "length": 61})
-    ids = prompt + [token["token"] for token in whole[:-1]]
-    [rest] = page.ask(request | {"ids": ids[:23], "skip": 20, "length": 41})
-    assert written(rest) == written(whole)[20:]
-
-
-def test_attention_and_the_inside_view_show_what_the_network_computes(
-    open_page: Callable[..., Page],
-) -> None:
+def test_attention_and_the_inside_view_show_what_the_network_computes(open_page):
     page = open_page(data_of(network_of(key_offset=True, attention_scale=1.5)))
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     [[inside]] = page.ask({"op": "inside", "ids": ids, "layer": 1, "head": 2})
@@ -215,7 +194,7 @@ def test_attention_and_the_inside_view_show_what_the_network_computes(
     assert inside["probabilities"] == pytest.approx(lens[-1].numpy(), abs=1e-5)
 
 
-def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) -> None:
+def test_the_likeliest_follow_the_temperature(open_page):
     page = open_page(data_of(network_of()))
     ids = [3, 1, 4]
     request = {"op": "generate", "ids": ids, "seed": 5, "length": 1}
@@ -233,29 +212,9 @@ def test_the_likeliest_follow_the_temperature(open_page: Callable[..., Page]) ->
     assert greedy["top"][0] == [order[0], 1]
 
 
-def test_a_weight_that_float16_cannot_store_is_refused() -> None:
+def test_a_weight_that_float16_cannot_store_is_refused():
     """As infinity, it would break the page only when it writes."""
     checkpoint = data_of(network_of())
     weights = checkpoint.weights | {"norm.bias": np.full(24, -65_600, np.float32)}
     with pytest.raises(UsageError, match=r"is 65,600, .* most 65,504"):
         page_content("run", replace(checkpoint, weights=weights))
-
-
-def test_what_exists_is_replaced_only_by_overwrite(tmp_path: Path, gpt: Gpt) -> None:
-    (tmp_path / "text.txt").write_text(PANGRAM * 9)
-    api.train(small(train__steps=2), text="text.txt", run_dir="run")
-    out = tmp_path / "page.html"
-    out.write_text("mine")
-    export = ("export", "run", "--to", "html", "--out", out)
-    code, _, message = gpt(*export)
-    assert (code, out.read_text()) == (2, "mine")
-    assert "--overwrite" in message
-    assert gpt(*export, "--overwrite")[:2] == (0, f"{out}\n")
-    assert out.read_text().startswith("<!doctype html>")
-    for wrong, expected in (("page.htm", ".html"), ("no/page.html", "no folder")):
-        code, _, message = gpt("export", "run", "--to", "html", "--out", wrong)
-        assert code == 2
-        assert expected in message
-    code, _, message = gpt("export", "run", "--to", "onnx", "--out", "x")
-    assert code == 2
-    assert "html" in message

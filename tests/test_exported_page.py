@@ -88,13 +88,13 @@ def press_button(page: Chrome, id_: str) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "the quick", PANGRAM])
-def test_a_seed_writes_the_text_of_gpt_sample(page: Chrome, run: Path, prompt: str) -> None:
+def test_a_seed_writes_the_text_of_gpt_sample(page, run, prompt):
     visit(page, run.parent / "page.html", prompt=prompt, seed=8, length=61, temperature=0.9)
     expected = sampled(run, prompt, 8, 61, 0.9)
     assert text_of(page) == as_shown(expected)
 
 
-def test_continuing_writes_what_the_whole_length_does(page: Chrome, run: Path) -> None:
+def test_continuing_writes_what_the_whole_length_does(page, run):
     visit(page, run.parent / "page.html", prompt="fox", seed=5, length=29)
     press_button(page, "continue")
     assert text_of(page) == as_shown(sampled(run, "fox", 5, 58))
@@ -106,7 +106,7 @@ def test_continuing_writes_what_the_whole_length_does(page: Chrome, run: Path) -
     assert text_of(page) == before
 
 
-def test_a_bar_branches_where_a_character_was_clicked(page: Chrome, run: Path) -> None:
+def test_a_bar_branches_where_a_character_was_clicked(page, run):
     visit(page, run.parent / "page.html", prompt="fox", seed=5, length=43)
     text = text_of(page)
     page.find_element(By.ID, "t19").click()
@@ -121,28 +121,7 @@ def test_a_bar_branches_where_a_character_was_clicked(page: Chrome, run: Path) -
     assert text_of(page) == as_shown(sampled(run, prompt, 5, 43))
 
 
-def test_the_bars_are_the_models_probabilities_and_follow_the_temperature(
-    page: Chrome, run: Path
-) -> None:
-    visit(page, run.parent / "page.html", prompt="the quick b", seed=1, length=1)
-    page.find_element(By.ID, "text").send_keys(Keys.END, Keys.ARROW_LEFT)
-    wait(page, lambda: shown(page, "place").startswith("Character 12"))
-    logits = api.load(run).logits("the quick b")[-1]
-    for temperature in (1, 0.5, 2):
-        page.execute_script(
-            "const slider = document.getElementById('temperature');"
-            "slider.value = arguments[0]; slider.dispatchEvent(new Event('input'))",
-            temperature,
-        )
-        shares = [
-            float(element.text.removesuffix(" %").removeprefix("< ")) / 100
-            for element in page.find_elements(By.CSS_SELECTOR, "#likely .percent")
-        ]
-        expected = (logits / temperature).softmax(-1).sort(descending=True).values[:10]
-        assert shares == pytest.approx(expected.tolist(), abs=6e-3)
-
-
-def test_markup_and_unknown_characters_stay_text(page: Chrome, run: Path) -> None:
+def test_markup_and_unknown_characters_stay_text(page, run):
     visit(page, run.parent / "page.html", prompt=HOSTILE, seed=1, length=3)
     assert page.title == "run"
     known = api.load(run).vocabulary.characters
@@ -164,7 +143,7 @@ def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa:
     assert browser.get_log("browser") == []
 
 
-def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes: Chrome) -> None:
+def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes):
     """The text also has bytes that are not UTF-8: one byte can then show two characters."""
     page, run = page_of_bytes, Path("run")
     visit(page, Path("page.html").absolute(), prompt="日", seed=3, length=31)
@@ -178,7 +157,7 @@ def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes: Chrome)
     assert nats == pytest.approx(api.load(run).loss(text), rel=2e-3)
 
 
-def test_it_uses_no_network_and_fits_a_phone(page: Chrome, run: Path) -> None:
+def test_it_uses_no_network_and_fits_a_phone(page, run):
     emulate(page, 360, 780)
     visit(page, run.parent / "page.html", prompt="the", seed=1, length=97)
     page.find_element(By.CSS_SELECTOR, "#inside summary").click()

@@ -7,18 +7,15 @@ import pytest
 import torch
 
 from gpt import cuda_graph
-from gpt.device import select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT
-from gpt.recipe.dry_run import estimate
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
-from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.start import train
 from tests.conftest import small
@@ -31,12 +28,7 @@ pytestmark = [
 ]
 
 
-def test_auto_takes_cuda_and_bf16() -> None:
-    assert select_device("auto").type == "cuda"
-    assert select_precision("auto", torch.device("cuda")) in (torch.bfloat16, torch.float16)
-
-
-def test_logits_and_losses_equal_the_cpus(corpus: Corpus) -> None:
+def test_logits_and_losses_equal_the_cpus(corpus):
     model = GPT(small().model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight, std=0.1)
     ids = torch.randint(len(corpus.vocabulary), (5, 13))
@@ -48,9 +40,7 @@ def test_logits_and_losses_equal_the_cpus(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("compile_", ["off", "auto"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
-    corpus: Corpus, compile_: str, precision: str
-) -> None:
+def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(corpus, compile_, precision):
     config = small(
         device="cuda", train__compile=compile_, train__precision=precision, train__steps=60,
         train__learning_rate=1e-2,
@@ -66,7 +56,7 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
 
 
 @pytest.mark.parametrize("V", [31, 1511])  # the head and the loss apart, and as one
-def test_the_first_step_equals_the_cpus(corpus: Corpus, V: int) -> None:
+def test_the_first_step_equals_the_cpus(corpus, V):
     losses = {}
     for name in ("cpu", "cuda"):
         config = small(device=name, train__precision="fp32", train__compile="off")
@@ -77,9 +67,7 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus, V: int) -> None:
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
 
 
-def test_a_recorded_step_computes_what_its_operations_compute(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatch):
     """Nine steps with dropout and two lengths of windows, of which CUDA graphs replay five."""
     config = small(
         device="cuda", model__dropout=0.3, train__steps=11, model__T=12, train__first_window=4,
@@ -94,7 +82,7 @@ def test_a_recorded_step_computes_what_its_operations_compute(
     torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-4)
 
 
-def test_attention_weights_are_dropped_by_the_seed() -> None:
+def test_attention_weights_are_dropped_by_the_seed():
     """The mean output over many draws is the output without dropout."""
     config = small(model__dropout=0.3).model
     attention = CausalSelfAttention(config)
@@ -113,7 +101,7 @@ def test_attention_weights_are_dropped_by_the_seed() -> None:
     assert ((outputs[0].mean(0).cpu() - expected).abs() <= 5 * error + 1e-4).all()
 
 
-def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
+def test_a_recorded_step_gives_the_logits_of_the_whole_text():
     """Texts of three lengths, read past the recording, replaced, and dropped."""
     net = GPT(small().model, 11, torch.Generator().manual_seed(1))
     torch.nn.init.normal_(net.head.weight)
@@ -132,9 +120,3 @@ def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
         got = torch.from_numpy(engine.decode(new))
         expected = torch.stack([net(torch.tensor([text]))[0, -1] for text in texts])
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:
-    _, estimated = estimate(small(device="cuda", train__compile="off"), corpus)
-    assert estimated.device == "cuda"
-    assert 0 < estimated.state_bytes < estimated.peak_bytes < 2**30

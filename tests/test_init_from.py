@@ -17,7 +17,7 @@ from gpt import api
 from gpt.api.new_run import NewRun
 from gpt.config.load import load_config
 from gpt.config.train_config import MUON_RATIO
-from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
+from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
 from gpt.runs.fine_tuning import RATE_FACTOR
 from gpt.runs.format import CheckpointData
@@ -29,7 +29,6 @@ from gpt.training.init_from import adapted_weights
 from tests.conftest import PANGRAM, load, metrics_of, small
 
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
-ADDED = ",7TdΩé"  # of NEW; not in OLD, which lacks capitals, too
 
 
 def trained(folder: Path, name: str, text: str = OLD, **changes: Any) -> Path:
@@ -71,9 +70,6 @@ def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     return Path(package.train(text=text, settings=changes, init_from=run, **options).run)
 
 
-# --- the model of step 0 ---
-
-
 @pytest.mark.parametrize(
     ("trained_with", "settings"),
     [
@@ -85,9 +81,7 @@ def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     ids=["rotary", "longer T", "learned positions, shorter T", "no n-grams"],
 )
 @pytest.mark.precision
-def test_at_step_0_no_logit_of_an_old_character_differs(
-    runs: Callable[..., Path], new_text: str, trained_with: dict[str, Any], settings: list[str]
-) -> None:
+def test_at_step_0_no_logit_of_an_old_character_differs(runs, new_text, trained_with, settings):
     """What the old model predicts of old characters, on any text of them, is left as it is."""
     run = runs(**trained_with)
     old = package.load(run)
@@ -99,9 +93,7 @@ def test_at_step_0_no_logit_of_an_old_character_differs(
         )
 
 
-def test_the_members_of_an_ensemble_begin_with_their_own_weights(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_the_members_of_an_ensemble_begin_with_their_own_weights(runs, new_text):
     run = runs(model__ensemble=2)
     before, after = load(run, "best"), load(fine_tuned(run, new_text), "0")
     for old, new in zip(members_of(before), members_of(after), strict=True):
@@ -110,15 +102,11 @@ def test_the_members_of_an_ensemble_begin_with_their_own_weights(
         package.train(text=new_text, init_from=run, settings=["model.ensemble=3"])
 
 
-def test_the_vocabulary_is_that_of_both_texts(runs: Callable[..., Path], new_text: str) -> None:
-    new = package.load(fine_tuned(runs(), new_text))
-    assert new.vocabulary == Vocabulary.of(OLD + NEW)
-    assert new.prepare("sphinx of black quartz")  # which the new text has not
-
-
-def test_a_new_character_is_as_likely_as_the_mean(runs: Callable[..., Path], new_text: str) -> None:
+def test_a_new_character_is_as_likely_as_the_mean(runs, new_text):
+    """Its rows are the means of the old rows; the vocabulary is that of both texts."""
     old = package.load(runs())
     new = package.load(fine_tuned(runs(), new_text), 0)
+    assert new.vocabulary == Vocabulary.of(OLD + NEW)
     kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
     added = [i for i, c in enumerate(new.vocabulary.characters) if c in set(NEW) - set(OLD)]
     expected = old.logits("the dog")
@@ -126,19 +114,12 @@ def test_a_new_character_is_as_likely_as_the_mean(runs: Callable[..., Path], new
     torch.testing.assert_close(logits[:, kept], expected, atol=1e-5, rtol=0)
     mean = expected.mean(-1, keepdim=True).expand(-1, len(added))
     torch.testing.assert_close(logits[:, added], mean, atol=1e-5, rtol=0)
-
-
-def test_a_new_character_begins_with_the_mean_of_the_old_rows(
-    runs: Callable[..., Path], new_text: str
-) -> None:
-    old, new = load(runs(), "best"), load(run := fine_tuned(runs(), new_text), "0")
-    omega = package.load(run).vocabulary.characters.index("Ω")
-    tables = [(m.token_embedding, *m.ngram_embeddings) for m in (old, new)]
+    tables = [(m.token_embedding, *m.ngram_embeddings) for m in (old.module, new.module)]
     for before, after in zip(*tables, strict=True):
-        torch.testing.assert_close(after.weight[omega], before.weight.mean(0))
+        torch.testing.assert_close(after.weight[added[0]], before.weight.mean(0))
 
 
-def test_bytes_keep_their_rows() -> None:
+def test_bytes_keep_their_rows():
     config, old = small(), BYTES
     model = make_model(config.model, len(old), seed=3)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(5))
@@ -150,8 +131,11 @@ def test_bytes_keep_their_rows() -> None:
         np.testing.assert_array_equal(after[name], before, err_msg=name)
 
 
-def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> None:
-    """Fine-tuning that only makes the model worse ended with its first, worse evaluation."""
+def test_step_0_is_evaluated_and_can_be_the_best(runs):
+    """Fine-tuning that only makes the model worse ended with its first, worse evaluation.
+
+    Bug: the loss of step 0 was assumed to be that of guessing.
+    """
     Path("old.txt").write_text(OLD, "utf-8")
     rates = ["train.learning_rate=9", "train.muon_learning_rate=9", "train.warmup_steps=0"]
     run = fine_tuned(runs(), "old.txt", *rates)
@@ -161,7 +145,7 @@ def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> N
     assert package.load(run).step == 0
 
 
-def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path]) -> None:
+def test_it_is_ahead_of_new_weights_at_every_evaluation(runs):
     text = "Jackdaws love my big sphinx of quartz; 2 lazy dogs judge my vow.\n" * 29
     fresh = trained(Path(), "fresh", text)
     tuned = fine_tuned(runs(train__steps=60), "fresh.txt", "train.steps=11")
@@ -170,12 +154,7 @@ def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path
     assert all(a < b for a, b in zip(*losses, strict=True)), losses
 
 
-# --- its config ---
-
-
-def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(runs, new_text):
     run = runs(train__beta2=0.95, data__lowercase=True, model__character_dropout=0.07)
     old = package.load(run).config
     changed = ["model.T=7", "model.character_dropout=0.2", "train.learning_rate=1e-3"]
@@ -201,12 +180,8 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     ],
 )
 def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
-    runs: Callable[..., Path],
-    settings: list[str],
-    minutes: float | None,
-    expected: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    runs, settings, minutes, expected, monkeypatch
+):
     """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
     Path("new.txt").write_text(NEW, "utf-8")
     passes = (41 * 6 * 13 + 5) / len(load_corpus(open_source("new.txt")).train)
@@ -217,19 +192,7 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     assert {key: getattr(config.train, key) for key in expected} == expected
 
 
-def test_a_repeat_of_a_run_that_was_fine_tuned_has_its_settings(
-    runs: Callable[..., Path], new_text: str
-) -> None:
-    """Its config.yaml says all, also that there is no train.patience."""
-    run = fine_tuned(runs(), new_text, "train.steps=40", "train.patience=null")
-    new = NewRun(run / "config.yaml", None, [], None, None)
-    config = new.prepare(new.resolve(), lambda: 0.0).config
-    assert config == package.load(run, "last").config
-
-
-def test_the_command_says_at_which_step_it_stopped_and_why(
-    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_says_at_which_step_it_stopped_and_why(runs, gpt):
     """Bug: "all steps done", though the best step was long before."""
     Path("old.txt").write_text(OLD, "utf-8")
     changes = ["device=cpu", "train.learning_rate=9", "train.warmup_steps=0", "train.eval_every=1"]
@@ -241,18 +204,7 @@ def test_the_command_says_at_which_step_it_stopped_and_why(
     assert "fine-tuning for at most 11 steps" in err
 
 
-def test_the_rates_are_not_lowered_again_with_each_fine_tuning(
-    runs: Callable[..., Path], new_text: str
-) -> None:
-    first = fine_tuned(runs(), new_text)
-    second = fine_tuned(first, new_text)
-    assert (
-        package.load(second).config.train.learning_rate
-        == package.load(first).config.train.learning_rate
-    )
-
-
-def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
+def test_a_setting_that_is_null_has_its_default_not_the_old_runs():
     def inherit(run: str) -> dict[str, Any]:
         return {"model.C": 64, "train.first_window": 16, "train.batch_size": 3}
 
@@ -270,36 +222,26 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
             ["model.C=32", "model.n_head=2"],
             r"cannot change model\.C \(24 to 32\), model\.n_hea",
         ),
-        ({"model__ngram": 2}, ["model.ngram=null"], r"model\.ngram \(2 to 4\); leave that out"),
         (
             {"model__positions": "learned"},
             ["model.T=17"],
             r"model\.T: expected at most 13, the number of position .*, got 17",
         ),
-        ({}, ["data.vocabulary=bytes"], r"data\.vocabulary \(characters to bytes\)"),
         (
             {"data__vocabulary": "bytes"},
             ["data.vocabulary=characters"],
             r"data\.vocabulary \(bytes to characters\)",
         ),
-        ({}, ["data.vocabulary=run"], "leave out data.vocabulary"),
     ],
 )
 def test_a_config_that_contradicts_the_model_is_refused(
-    runs: Callable[..., Path],
-    new_text: str,
-    trained_with: dict[str, Any],
-    settings: list[str],
-    message: str,
-) -> None:
+    runs, new_text, trained_with, settings, message
+):
     run = runs(**trained_with)
     with pytest.raises(ConfigError, match=message):
         package.train(text=new_text, init_from=run, settings=settings)
     with pytest.raises(ConfigError, match=message):  # before anything is tried
         api.estimate(text=new_text, init_from=run, settings=settings)
-
-
-# --- resuming, and where it came from ---
 
 
 def tensors(run: Path, step: int) -> dict[str, Any]:
@@ -308,9 +250,7 @@ def tensors(run: Path, step: int) -> dict[str, Any]:
 
 
 @pytest.mark.precision
-def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(runs, new_text):
     """Resuming looked for that run's vocabulary."""
     whole = fine_tuned(runs(), new_text, run_dir="whole")
     shutil.copytree(runs(), "old")
@@ -331,18 +271,7 @@ def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
     assert metrics_of(Path("stopped")) == metrics_of(whole)
 
 
-def test_a_changed_text_is_told_as_such_as_it_resumes(
-    runs: Callable[..., Path], new_text: str
-) -> None:
-    run = fine_tuned(runs(), new_text, run_dir="r")
-    Path(new_text).write_text(NEW + "Ж", "utf-8")
-    with pytest.raises(UsageError, match="not the text that r began with"):
-        package.resume(run, settings={"train.steps": 13})
-
-
-def test_the_provenance_tells_which_weights_it_began_with(
-    runs: Callable[..., Path], new_text: str
-) -> None:
+def test_the_provenance_tells_which_weights_it_began_with(runs, new_text):
     run = fine_tuned(runs(), new_text)
     (line,) = (run / "provenance.jsonl").read_text("utf-8").splitlines()
     step = package.load(runs()).step
@@ -355,9 +284,7 @@ def test_the_provenance_tells_which_weights_it_began_with(
     }
 
 
-def test_what_a_run_learns_from_is_not_overwritten_by_it(
-    runs: Callable[..., Path], text_file: Path
-) -> None:
+def test_what_a_run_learns_from_is_not_overwritten_by_it(runs, text_file):
     """The original run was deleted, and the new one could not be started without it."""
     original = shutil.copytree(runs(), "original")
     settings = [f"train.init_from=../{Path.cwd().name}/original", "train.steps=5"]
@@ -371,9 +298,7 @@ def test_what_a_run_learns_from_is_not_overwritten_by_it(
     assert load(original) and load("s/seed-1337")
 
 
-def test_a_val_split_that_the_other_run_trained_on_is_told(
-    text_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     """A short run makes a long text's val split smaller: the next run's val loss was too low."""
     few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
     few |= {"train.sample_length": 0}
@@ -396,12 +321,7 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(
     assert told(val_source="other.txt") == ""
 
 
-# --- the command ---
-
-
-def test_the_command_tells_what_is_new_and_the_loss_before_training(
-    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_tells_what_is_new_and_the_loss_before_training(runs, gpt):
     Path("new.txt").write_text(NEW + "\x1b[2J" + OLD, "utf-8")
     few = ["--set", "train.steps=3", "--set", "device=cpu", "--set", "sample.length=3"]
     few += ["--set", "model.T=17"]
@@ -414,15 +334,3 @@ def test_the_command_tells_what_is_new_and_the_loss_before_training(
     assert "\x1b" not in out + err
     config = package.load("new").config
     assert config.train.init_from == str(runs())
-
-
-def test_an_old_run_that_is_not_there_is_told(
-    runs: Callable[..., Path], new_text: str, gpt: Callable[..., tuple[int, str, str]]
-) -> None:
-    expected = "nowhere: expected the folder of a run with a checkpoint"
-    code, _, err = gpt("train", new_text, "--init-from", "nowhere")
-    assert (code, expected in err) == (2, True)
-    code, _, err = gpt("train", "--resume", runs(), "--init-from", runs())
-    assert (code, "leave out --config, --init-from" in err) == (2, True)
-    with pytest.raises(GPTError, match=expected):
-        package.train(text=new_text, settings={"train.init_from": "nowhere"})

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.errors import CheckpointError, GPTError, UsageError
+from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.head_analysis import (
     AttentionAnalysis,
     LogitLens,
@@ -26,9 +26,9 @@ from gpt.evaluation.head_analysis import (
 )
 from gpt.inspection.attention_picture import draw, png
 from gpt.inspection.attention_views import attention_page, draw_head
-from gpt.inspection.output import check_out, write_out
+from gpt.inspection.output import check_out
 from gpt.model.attention import CausalSelfAttention
-from gpt.model.attention_maps import Attention, attend, attend_text
+from gpt.model.attention_maps import attend, attend_text
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Vocabulary
@@ -68,13 +68,10 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
     return analysis, vocabulary
 
 
-# --- the weights ---
-
-
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("n", [1, 7, T])
 @torch.no_grad()
-def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -> None:
+def test_the_weights_are_those_that_the_fast_path_used(positions, n):
     """Weights computed on another input, or in another way, would not give the blocks' output."""
     gpt = model(positions).eval()
     ids = torch.arange(n) * 5 % V
@@ -97,18 +94,7 @@ def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -
     torch.testing.assert_close(attention.probabilities, logits[0].softmax(-1))
 
 
-def test_attend_leaves_no_trace() -> None:
-    gpt = model()
-    state, random = {k: v.clone() for k, v in gpt.state_dict().items()}, torch.get_rng_state()
-    first, second = (attend(gpt, torch.arange(5)) for _ in range(2))
-    assert first.weights.equal(second.weights)
-    assert torch.get_rng_state().equal(random)
-    assert all(gpt.state_dict()[name].equal(state[name]) for name in state)
-    with pytest.raises(ValueError, match="at most T = 11 characters, got 12"):
-        attend(gpt, torch.zeros(12, dtype=torch.long))
-
-
-def test_weights_that_give_nan_are_refused() -> None:
+def test_weights_that_give_nan_are_refused():
     """A run with weights of 1e30 made a page with NaN in it, and exit code 0."""
     gpt = model()
     with torch.no_grad():
@@ -118,28 +104,12 @@ def test_weights_that_give_nan_are_refused() -> None:
         attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
 
 
-# --- in a terminal ---
-
-
 def rows_of(shown: str) -> list[str]:
     """The lines of the map, the characters' labels below it left out."""
     return shown.split("\n\n")[1].splitlines()[:-1]
 
 
-def test_a_head_is_labelled_and_its_loss_and_cost_are_told() -> None:
-    analysis, _ = analysis_of("to be")
-    shown = draw_head(analysis, "to be", "a run", layer=1, head=2)
-    assert shown.startswith("a run: layer 2 of 2, head 3 of 3.")
-    rows = rows_of(shown)
-    assert [row[0] for row in rows] == list("to␣be")
-    assert [len(row) for row in rows] == [4, 6, 8, 10, 12]
-    assert shown.split("\n\n")[1].splitlines()[-1] == "  t o ␣ b e"
-    loss = analysis.losses.mean().item()
-    assert f"{loss:.4f} nats per character; with this head removed" in shown
-    assert f"({analysis.removal_costs[1, 2]:+.4f})" in shown
-
-
-def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
+def test_a_head_in_blocks_is_darker_where_its_weight_is_larger():
     analysis, _ = analysis_of("to be or")
     analysis.weights[0, 0, 7] = torch.tensor([0.01, 0.1, 0.3, 0.59, 0, 0, 0, 0])
     analysis.weights[0, 0, 0, 0] = 1
@@ -149,7 +119,7 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
 
 
 @pytest.mark.parametrize("text", ["เพื่อนที่", "नमस्ते", "a\u200db"])
-def test_marks_that_take_no_column_shift_none(text: str) -> None:
+def test_marks_that_take_no_column_shift_none(text):
     """Bug: Thai vowels and joiners counted as a column, and the cells and labels shifted."""
     analysis, _ = analysis_of(text)
     *rows, keys = draw_head(analysis, text, "t", layer=0, head=0).split("\n\n")[1].splitlines()
@@ -165,7 +135,7 @@ def test_marks_that_take_no_column_shift_none(text: str) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),
     width=st.sampled_from([40, 80, 100]),
 )
-def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width: int) -> None:
+def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text, width):
     analysis, _ = analysis_of(text)
     shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width)
     assert shown == visible(shown)
@@ -177,21 +147,8 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width:
     )
 
 
-@pytest.mark.parametrize(("width", "rows"), [(80, 78), (100, 98)])
-def test_a_long_text_is_cut_to_its_first_characters(width: int, rows: int) -> None:
-    text = "abcdefghij" * 13
-    analysis, _ = analysis_of(text)
-    shown = draw_head(analysis, text, "t", layer=0, head=0, width=width)
-    assert len(rows_of(shown)) == rows
-    assert f"The first {rows} of 130 characters" in " ".join(shown.split())
-    assert f"  {text[:rows]}" in shown.splitlines()
-
-
-# --- the picture ---
-
-
 @pytest.mark.parametrize("text", ["to be or", "日本語の文章$a$", HOSTILE, "x"])
-def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
+def test_a_picture_is_a_labelled_grid_of_the_weights(text):
     """Warnings are errors here: matplotlib warns of characters that its font lacks."""
     analysis, _ = analysis_of(text)
     figure = draw(analysis, text, "走る $x$")
@@ -216,44 +173,6 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
     assert png(figure).startswith(b"\x89PNG\r\n")
 
 
-def test_a_picture_of_an_analysis_shows_what_each_head_causes() -> None:
-    analysis, _ = analysis_of("to be or")
-    axes = draw(analysis, "to be or", "t").axes
-    told = [text.get_text().split() for each in axes for text in each.texts]
-    costs, previous = analysis.removal_costs.flatten(), analysis.previous.flatten()
-    assert [line[:4] for line in told] == [
-        ["cost", f"{cost:+.3f}", "previous", f"{score:.2f}"]
-        for cost, score in zip(costs, previous, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("heads", [1, 2, 7])
-def test_the_labels_of_500_characters_are_readable(heads: int) -> None:
-    """Every sixth or 24th character was named, at less than 5 points: they read as nothing."""
-    n = 499
-    text = ("abcdefghij" * 50)[:n]
-    figure = draw(Attention(torch.eye(n).expand(1, heads, n, n), torch.ones(n, 10)), text, "t")
-    first = figure.axes[0]
-    width, height = figure.get_size_inches()
-    assert max(width, height) < 20
-    assert width * figure.dpi > n * heads  # a dot for each position at least
-    ticks = first.get_yticklabels()
-    labels = [tick.get_text() for tick in ticks]
-    assert "".join(labels) == text
-    start = 0
-    for label, centre in zip(labels, first.get_yticks(), strict=True):
-        assert centre == start + (len(label) - 1) / 2
-        start += len(label)
-    figure.canvas.draw()
-    apart = np.diff([tick.get_window_extent().y0 for tick in ticks])[:-1]
-    size = ticks[0].get_fontsize()
-    assert size >= 6
-    assert (abs(apart) > size / 72 * figure.dpi).all()
-
-
-# --- the page ---
-
-
 def data_of(page: str) -> dict[str, Any]:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data
@@ -261,43 +180,7 @@ def data_of(page: str) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=30)
-@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13))
-def test_a_pages_data_reads_back(text: str) -> None:
-    analysis, vocabulary = analysis_of(text)
-    data = data_of(attention_page(analysis, text, "a run", vocabulary).decode())
-    n = len(text)
-    assert (data["text"], data["unit"], data["title"]) == ([*text], "character", "a run")
-    assert (data["layers"], data["heads"]) == (L, H)
-    stored = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(L, H, -1) / 65535
-    rows, columns = np.tril_indices(n)
-    assert np.abs(stored - analysis.weights.numpy()[:, :, rows, columns]).max() < 1e-5
-    for t in range(n):
-        p = analysis.probabilities[t]
-        order = p.argsort(descending=True).tolist()
-        assert [c for c, _ in data["next"][t]] == [vocabulary.characters[i] for i in order[:8]]
-        assert [q for _, q in data["next"][t]] == pytest.approx(p[order[:8]].tolist(), abs=1e-5)
-        if t + 1 < n:
-            follows = vocabulary.characters.index(text[t + 1])
-            probability, rank = data["actual"][t]
-            assert probability == pytest.approx(p[follows].item(), abs=1e-5)
-            assert rank == 1 + order.index(follows)
-    assert len(data["actual"]) == n - 1
-    for name, tensor in {
-        "norms": analysis.value_norms,
-        "previous": analysis.previous,
-        "induction": analysis.induction,
-        "losses": analysis.losses,
-        "without": analysis.losses_without,
-    }.items():
-        assert np.abs(np.array(data[name]) - tensor.numpy()).max(initial=0) < 1e-4, name
-    for row, layer in enumerate(data["lens"]):
-        ids = analysis.lens.predicted[row].tolist()
-        assert list(layer["next"]) == [vocabulary.characters[i] for i in ids]
-        assert layer["losses"] == pytest.approx(analysis.lens.losses[row].tolist(), abs=1e-4)
-
-
-def test_a_page_of_one_character_has_no_scores() -> None:
+def test_a_page_of_one_character_has_no_scores():
     """JSON has no NaN: the page would be blank."""
     vocabulary = Vocabulary("abcdefghijklmnopq")
     analysis = analyze_text(model().eval(), vocabulary, "a")
@@ -306,7 +189,7 @@ def test_a_page_of_one_character_has_no_scores() -> None:
     assert (data["losses"], data["without"]) == ([], [[[]] * H] * L)
 
 
-def test_a_hostile_text_stays_data() -> None:
+def test_a_hostile_text_stays_data():
     analysis, vocabulary = analysis_of(HOSTILE)
     page = attention_page(analysis, HOSTILE, "<script>", vocabulary).decode()
     assert data_of(page)["text"] == list(HOSTILE)
@@ -316,7 +199,7 @@ def test_a_hostile_text_stays_data() -> None:
     assert not set(page) & set("\u2028\u2029\u202e\x00\x1b")
 
 
-def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
+def test_a_page_needs_no_network_and_runs_no_other_script():
     analysis, vocabulary = analysis_of("to be")
     page = attention_page(analysis, "to be", "t", vocabulary).decode()
     page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
@@ -333,38 +216,7 @@ def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
         assert allowed[kind] == f"'sha256-{digest}'"
 
 
-def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
-    n = 256
-    text = ("abcdefghijklm" * 20)[:n]
-    analysis, vocabulary = analysis_of(text, 6, 6)
-    assert len(attention_page(analysis, text, "t", vocabulary)) < 10e6
-
-
-# --- characters and files ---
-
-
-@pytest.mark.parametrize(
-    ("c", "sign"),
-    [
-        *[("a", "a"), ("\n", "↵"), (" ", "␣"), ("\t", "⇥"), ("\x1b", r"\x1b"), ("\x7f", r"\x7f")],
-        *[("\u2028", r"\u2028"), ("\u200b", r"\u200b"), ("\u0301", "◌\u0301"), ("日", "日")],
-    ],
-)
-def test_a_character_that_stands_alone_shows(c: str, sign: str) -> None:
-    assert symbol(c) == sign
-
-
-def test_a_file_is_written_whole_or_not_at_all() -> None:
-    write_out(Path("a.png"), b"old")
-    write_out(Path("a.png"), b"new")
-    assert Path("a.png").read_bytes() == b"new"
-    Path("b.png").mkdir()
-    with pytest.raises(GPTError, match=r"b\.png: cannot write it \(Is a directory\)"):
-        write_out(Path("b.png"), b"new")
-    assert sorted(path.name for path in Path().iterdir()) == ["a.png", "b.png"]
-
-
-def test_a_name_is_checked() -> None:
+def test_a_name_is_checked():
     """A link or a pipe was replaced by the picture, without a word."""
     check_out(Path("a.png"))
     check_out(Path("a.html"))

@@ -3,34 +3,24 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config, ModelConfig
 from gpt.control_groups import cpu_limit
-from gpt.errors import OutOfMemory
-from gpt.memory import check_memory, free_bytes
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.recipe.choose import choose_config
 from gpt.recipe.table import Choice, Size, settings
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 from tests.pretend import two_gpus
-from tests.test_recipe import corpus_of
-
-Gpt = Callable[..., tuple[int, str, str]]
 
 MEASURED = """
 import json, sys
@@ -109,9 +99,7 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
         ({"T": 128, "C": 64, "n_layer": 2}, "bf16", 7001),
     ],
 )
-def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
-    sizes: dict[str, Any], precision: str, V: int
-) -> None:
+def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(sizes, precision, V):
     """What evaluation takes was left out, as if malloc gave it what training had freed."""
     tree = {"device": "cpu", "model": sizes}
     tree |= {"train": {"batch_size": 16, "precision": precision}}
@@ -119,17 +107,11 @@ def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
     assert estimate / 1.5 <= taken <= 1.5 * estimate
 
 
-def test_more_than_is_free_is_refused_with_its_larger_parts() -> None:
-    free = free_bytes()
-    assert 0 < free <= psutil.virtual_memory().total
-    check_memory("this", {"a": 0.5 * 2**28}, "do that")
-    expected = r"this would take about [\d,.]+ GB of memory \(b [\d,.]+ GB\), and [\d,.]+ GB are"
-    with pytest.raises(OutOfMemory, match=rf"{expected} free; do that"):
-        check_memory("this", {"a": 2**20, "b": 2.0 * psutil.virtual_memory().total}, "do that")
+def test_a_batch_of_a_milliard_windows_is_refused(gpt, text_file):
+    """It took 23.5 GB, and the system ended the process without a message.
 
-
-def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> None:
-    """It took 23.5 GB, and the system ended the process without a message."""
+    Bug: what is measured where a config is chosen took 28 GB unasked.
+    """
     arguments = ["train", text_file, "--set", "train.batch_size=1000000000", "--set", "model.T=13"]
     for more in (["--dry-run"], ["--run-dir", "r"]):
         code, out, err = gpt(*arguments, *more)
@@ -137,21 +119,6 @@ def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> 
         assert "training would take about" in err
         assert "a smaller train.batch_size" in err
     assert not Path("r").exists()
-
-
-@linux
-def test_a_text_of_more_characters_than_memory_can_hold_is_refused_before_it_is_tried() -> None:
-    """What is measured first, where a config is chosen, would have taken 28 GB unasked."""
-    from resource import RLIMIT_AS, getrlimit, setrlimit
-
-    corpus = corpus_of(10**6, V=400_000)
-    before = getrlimit(RLIMIT_AS)
-    setrlimit(RLIMIT_AS, (psutil.Process().memory_info().vms + 2**30, before[1]))
-    try:
-        with pytest.raises(OutOfMemory, match="training would take about"):
-            choose_config(corpus, Config(), 5, perf_counter)
-    finally:
-        setrlimit(RLIMIT_AS, before)
 
 
 @pytest.fixture
@@ -180,9 +147,7 @@ def claims_much() -> Path:
         ["sample", "RUN", "--num-samples", "1000000000"],
     ],
 )
-def test_a_small_file_takes_little_memory_whatever_it_claims(
-    claims_much: Path, arguments: list[str]
-) -> None:
+def test_a_small_file_takes_little_memory_whatever_it_claims(claims_much, arguments):
     named = [str(claims_much) if argument == "RUN" else argument for argument in arguments]
     done = measure(COMMAND, *named)
     *told, taken = done.stderr.splitlines()
@@ -196,14 +161,14 @@ def test_a_small_file_takes_little_memory_whatever_it_claims(
 
 @linux
 @pytest.mark.parametrize(("B", "ensemble"), [("1", 1), ("107", 1), ("1", 5), ("31", 3)])
-def test_sampling_takes_no_more_than_its_estimate(B: str, ensemble: int) -> None:
+def test_sampling_takes_no_more_than_its_estimate(B, ensemble):
     config = ModelConfig(T=131, C=256, n_layer=3, ensemble=ensemble)
     estimate, taken = told_and_taken(SAMPLED, config.model_dump_json(), B)
     assert taken <= 1.2 * estimate + 3e7
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_on_a_gpu_activations_are_the_tensors_that_autograd_saves(precision: str) -> None:
+def test_on_a_gpu_activations_are_the_tensors_that_autograd_saves(precision):
     """Bug: the estimate for bfloat16 models on a GPU was 2.3 to 2.7 times too large."""
     B, T, V = 5, 601, 67  # CPUs have the same attention as GPUs in windows of more than 512
     model = {"T": T, "C": 128, "n_layer": 3, "n_head": 2}
@@ -231,7 +196,7 @@ def test_on_a_gpu_activations_are_the_tensors_that_autograd_saves(precision: str
 
 
 @pytest.mark.parametrize("gigabytes", [5, 24, 200])
-def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes: int) -> None:
+def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes):
     """Bug: memory was checked at another batch size. 36 GB were planned for a card of 24 GB."""
     choice = Choice(Size(8, 320), 10**9)
     config, cuda = load_config(None, [*settings(choice, T=1024).items()]), torch.device("cuda:0")

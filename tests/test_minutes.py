@@ -1,14 +1,10 @@
 """Runs that end when their time does, and repeat without a clock."""
 
-import fractions
 import json
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -33,7 +29,6 @@ from gpt.training.stopwatch import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 
-Gpt = Callable[..., tuple[int, str, str]]
 Seconds = Callable[[int], float]
 BEFORE_TRAINING_S = 2.0
 
@@ -95,14 +90,9 @@ def uneven(batch: int) -> float:
 PACES = [half_as_fast_from_the_middle, twice_as_fast_from_the_middle, uneven]
 
 
-# --- the end of the time ---
-
-
 @pytest.mark.parametrize("pace", PACES, ids=lambda pace: pace.__name__)
 @pytest.mark.precision
-def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
-    pace: Seconds, corpus: Corpus
-) -> None:
+def test_a_run_ends_with_its_time_and_repeats_from_its_folder(pace, corpus):
     machine = Machine(pace)
     outcome = run_on(machine, timed(), corpus, "r")
     assert 0.9 * 60 < machine.now <= 60
@@ -116,7 +106,7 @@ def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
     assert same_weights(Path("again"), Path("r"))
 
 
-def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> None:
+def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus):
     """Bug: after a slow start on a GPU, train.warmup_steps 14 was refused for a run of 1 step."""
     config = load_config(timed(0.4), ["train.warmup_steps=997"])
     outcome = run_on(Machine(even), config, corpus, "r")
@@ -125,14 +115,7 @@ def test_a_warmup_longer_than_the_planned_run_is_shortened(corpus: Corpus) -> No
     assert outcome.step > 0
 
 
-@pytest.mark.parametrize("minutes", [0.4, 2.0])
-def test_the_steps_are_in_proportion_to_the_time(minutes: float, corpus: Corpus) -> None:
-    machine = Machine(even)
-    steps = run_on(machine, timed(minutes), corpus, "r").step
-    assert 0.6 * 60 * minutes < 0.8 * steps < machine.now <= 60 * minutes
-
-
-def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
+def test_short_and_long_windows_have_a_pace_each(corpus):
     """The last sixth of the steps, with longer windows, would come as a surprise."""
     seen: list[int] = []
     machine = Machine(lambda batch: 0.5 if seen[-1] == 4 else 1.5)
@@ -148,9 +131,7 @@ def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
     assert max(steps for _, steps in plans) < 1.1 * min(steps for _, steps in plans)
 
 
-def test_time_for_the_last_evaluation_is_left(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_for_the_last_evaluation_is_left(corpus, monkeypatch):
     """It takes 8 s of 60 here, for 20 windows: those on the way are on a part of the val split."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
     monkeypatch.setattr(time_budget, "MIN_EVAL_CHARACTERS", 12)
@@ -161,7 +142,7 @@ def test_time_for_the_last_evaluation_is_left(
     assert {"val_loss", "val_loss_part"} <= last.keys()
 
 
-def test_a_dry_run_plans_as_the_run_does(corpus: Corpus) -> None:
+def test_a_dry_run_plans_as_the_run_does(corpus):
     """Bug: it planned the steps by one measurement and said how long they take by another."""
     config, machine = timed(), Machine(even, window_s=0.8)
     with machine.computing():
@@ -174,7 +155,7 @@ def test_a_dry_run_plans_as_the_run_does(corpus: Corpus) -> None:
     assert 0.85 * 60 < estimated.seconds <= 60
 
 
-def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> None:
+def test_too_few_minutes_are_refused_with_as_many_as_work(corpus):
     """Bug: 0.05 minutes trained one step and took 5 s."""
     with pytest.raises(
         UsageError, match=r"train\.minutes 0\.05 is too short for one step"
@@ -186,16 +167,6 @@ def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> Non
     machine = Machine(even)
     assert run_on(machine, timed(least), corpus, "r").step >= 1
     assert machine.now < 60 * least
-
-
-def test_evaluations_are_spread_over_the_run(corpus: Corpus) -> None:
-    outcome = run_on(Machine(uneven), timed(train__eval_every="25 %"), corpus, "r")
-    steps = [record["step"] for record in metrics_of(Path("r")) if "val_loss" in record]
-    assert len(steps) == 5
-    assert (steps[0], steps[-1]) == (0, outcome.step)
-
-
-# --- the clock is over all resumes, and plans are kept ---
 
 
 def stop_at(step: int) -> dict[str, Any]:
@@ -214,7 +185,7 @@ def kill_at(step: int) -> Callable[[dict[str, Any]], None]:
     return kill
 
 
-def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
+def test_the_time_used_counts_on_over_resumes(corpus):
     first, second = Machine(even), Machine(even)
     with pytest.raises(Interrupted, match="stopped at step 30, saved"):
         run_on(first, timed(), corpus, "r", **stop_at(30))
@@ -223,16 +194,7 @@ def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
     assert 0.9 * 60 < trained <= 60
 
 
-def test_a_resume_can_give_a_run_more_time(corpus: Corpus) -> None:
-    machine = Machine(even)
-    with pytest.raises(Interrupted):
-        run_on(Machine(even), timed(), corpus, "r", **stop_at(30))
-    config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=2"])
-    outcome = run_on(machine, config, corpus, "r", mode="resume")
-    assert 0.8 * (outcome.step - 30) > 75
-
-
-def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: Corpus) -> None:
+def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus):
     """Of 60 minutes, given to a run that had 10 seconds of steps left, 59 were not used."""
     with pytest.raises(Interrupted):
         run_on(Machine(even), timed(), corpus, "r", **stop_at(60))
@@ -244,7 +206,7 @@ def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: 
     assert rates[80] > 2 * rates[-1]
 
 
-def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) -> None:
+def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     """Bug: it was refused; by more steps, its learning rate jumped to a third of the peak."""
     first = run_on(Machine(even), timed(), corpus, "r").step
     machine = Machine(half_as_fast_from_the_middle)
@@ -276,9 +238,7 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) ->
     assert schedule.is_due(first, "10 %")
 
 
-def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, caplog):
     """Bug: with fewer than it had used it made one step, and did not say what they are."""
     caplog.set_level("INFO", "gpt")
     with pytest.raises(Interrupted):
@@ -292,7 +252,7 @@ def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
     assert "plans" not in caplog.text
 
 
-def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: Corpus) -> None:
+def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus):
     """The plans that lay ahead stayed among the new ones, and no checkpoint could be read again."""
     config = timed(train__checkpoint_every=7, train__keep_checkpoints=9)
     with pytest.raises(KeyboardInterrupt):
@@ -309,20 +269,8 @@ def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: 
     assert same_weights(Path("again"), Path("r"))
 
 
-def test_a_config_with_minutes_and_plans_makes_plans_of_its_own_from_its_first_check_on(
-    corpus: Corpus,
-) -> None:
-    """Those of a run that was stopped twice: its new run ended with a checkpoint of no plan."""
-    config = load_config(timed(), ["train.steps=90", "train.plans=[[0, 70], [43, 80], [61, 90]]"])
-    run_on(Machine(even), config, corpus, "r")
-    assert read_summary(Path("r"), "last").finished
-    plans = load_config("r/config.yaml").train.plans
-    assert plans[0] == (0, 70)
-    assert (43, 80) not in plans
-
-
 @pytest.mark.parametrize("killed", [1, 43])
-def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed: int) -> None:
+def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus, killed):
     """Plans made before are kept, and what is planned after it repeats from the folder as well."""
     config = timed(train__checkpoint_every=7)
     machine = Machine(half_as_fast_from_the_middle)
@@ -336,29 +284,6 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed
     train(replayed, corpus, Path("again"))
     assert metrics_of(Path("again")) == metrics_of(Path("r"))
     assert same_weights(Path("again"), Path("r"))
-
-
-def test_a_repeated_run_that_is_killed_makes_no_plans(corpus: Corpus) -> None:
-    run_on(Machine(twice_as_fast_from_the_middle), timed(), corpus, "r")
-    config = load_config("r/config.yaml", ["train.checkpoint_every=7"])
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, Path("again"), on_event=kill_at(27))
-    train(config, corpus, Path("again"), mode="resume")
-    assert metrics_of(Path("again")) == metrics_of(Path("r"))
-    assert same_weights(Path("again"), Path("r"))
-
-
-@pytest.mark.precision
-def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
-    """Its members are a step ahead of what is read when a plan is made."""
-    run_on(Machine(half_as_fast_from_the_middle), timed(model__ensemble=2), corpus, "r")
-    again = load_config("r/config.yaml")
-    assert len(again.train.plans) > 1
-    train(again, corpus, Path("again"))
-    assert same_weights(Path("again"), Path("r"))
-
-
-# --- the schedule that follows from plans ---
 
 
 SCHEDULED = {"train__learning_rate": 1.0, "train__min_learning_rate": 0.1}
@@ -388,7 +313,7 @@ def planned(draw: st.DrawFn) -> Schedule:
 
 
 @given(planned(), st.data())
-def test_a_new_plan_replaces_those_that_lie_ahead(schedule: Schedule, data: Any) -> None:
+def test_a_new_plan_replaces_those_that_lie_ahead(schedule, data):
     plans, step = schedule.plans, data.draw(st.integers(1, schedule.steps))
     schedule.replan(step, step + data.draw(st.integers(1, 97)))
     stored = schedule.stored(small(train__steps=plans[0][1], train__warmup_steps=0))
@@ -397,7 +322,7 @@ def test_a_new_plan_replaces_those_that_lie_ahead(schedule: Schedule, data: Any)
 
 
 @given(planned())
-def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) -> None:
+def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule):
     rates = [schedule.lr(step) for step in range(schedule.warmup_steps, schedule.steps)]
     assert rates == sorted(rates, reverse=True)
     if rates:
@@ -408,25 +333,8 @@ def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) 
     assert max(falls, default=0) <= 1.01 * max(steepest) * (1 - 0.1) + 1e-9
 
 
-@given(planned())
-def test_windows_become_long_once(schedule: Schedule) -> None:
-    lengths = [schedule.shape(step)[1] for step in range(schedule.steps)]
-    assert lengths == sorted(lengths)
-    assert lengths[-1] == 12
-
-
-@given(planned(), st.sampled_from(["7.5 %", "10 %", "30 %", "100 %"]))
-def test_parts_of_a_run_are_as_many_whatever_the_plans(schedule: Schedule, every: str) -> None:
-    due = [step for step in range(schedule.steps + 1) if schedule.is_due(step, every)]
-    part = float(every.removesuffix(" %")) / 100
-    assert len(due) <= -(-1 // part) + 1
-    assert {0, schedule.steps} <= set(due)
-
-
 @given(planned(), st.data())
-def test_what_a_step_does_follows_from_the_plans_made_by_then(
-    schedule: Schedule, data: Any
-) -> None:
+def test_what_a_step_does_follows_from_the_plans_made_by_then(schedule, data):
     """A repeated run has all plans from its start."""
     plans = schedule.plans
     count = data.draw(st.integers(1, len(plans)))
@@ -436,11 +344,8 @@ def test_what_a_step_does_follows_from_the_plans_made_by_then(
     assert now == [(schedule.lr(step), schedule.shape(step)) for step in range(until)]
 
 
-# --- the command ---
-
-
 @pytest.mark.usefixtures("quick_choices")
-def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
+def test_minutes_on_the_command_line(gpt, text_file):
     """Bug: a run of minutes could not be resumed for more steps, as README says; and made two."""
     small = ("model.T=12", "model.C=8", "model.n_layer=1", "model.ensemble=1", "train.batch_size=6")
     sizes = [part for each in (*small, "train.sample_length=0") for part in ("--set", each)]
@@ -481,59 +386,10 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_choices")
-def test_without_a_config_it_is_chosen_for_the_text_and_the_minutes(
-    text_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is set stays; what was chosen is told, and is the run's config."""
-    caplog.set_level("INFO", "gpt")
-    set_here = {"model.C": 64, "device": "cpu", "threads": 1, "sample.length": 3}
-    began = time.perf_counter()
-
-    def slowly() -> float:  # the start takes most of 0.2 minutes on a busy machine
-        return (time.perf_counter() - began) / 4
-
-    set_here["train.max_steps"] = 5
-    outcome = api.train(text=text_file, minutes=0.2, settings=set_here, clock=slowly)
-    config = load_config(Path(outcome.config))
-    assert (config.model.C, config.threads, config.sample.length) == (64, 1, 3)
-    assert outcome.step == config.train.steps
-    assert config.train.minutes is None  # its plans repeat it without a clock
-    told = "\n".join(caplog.messages)
-    for part in ("C 64", "passes over the short text"):
-        assert part in told
-
-
-@pytest.mark.usefixtures("quick_choices")
 @pytest.mark.parametrize(("settings", "minutes"), [({}, 5.0), ({"train.steps": 2}, None)])
-def test_a_text_alone_is_trained_on_for_five_minutes(
-    text_file: Path, settings: dict[str, Any], minutes: float | None
-) -> None:
+def test_a_text_alone_is_trained_on_for_five_minutes(text_file, settings, minutes):
     """Unless the steps are set: then all that is not set has its default."""
     tiny = {"model.T": 32, "model.C": 64, "model.n_layer": 2, "device": "cpu", "threads": 1}
     config, _ = api.estimate(text=text_file, settings=tiny | settings)
     assert config.train.minutes == minutes
     assert (config.train.steps == 2) == (minutes is None)
-
-
-def test_a_step_costs_no_more_with_many_plans() -> None:
-    """Bug: with 31 plans, each step added up the fractions of all of them again."""
-
-    def fraction_calls(plans: int) -> int:
-        schedule = Schedule(small(train__steps=997, model__T=12, train__first_window=4))
-        for i in range(plans):
-            schedule.replan(10 * i, 997 + i)
-        schedule.lr(500), schedule.shape(500)
-        calls = 0
-
-        def count(frame: FrameType, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call" and frame.f_code.co_filename == fractions.__file__
-
-        sys.setprofile(count)
-        try:
-            schedule.lr(501), schedule.shape(501)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    assert fraction_calls(31) <= fraction_calls(2)

@@ -11,13 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt import api
-from gpt.evaluation.head_analysis import analyze_text
 from gpt.inspection.attention_views import attention_page
-from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
-from gpt.text.vocabulary import BYTES
-from tests.test_inspection import analysis_of, model
+from tests.test_inspection import analysis_of
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or CHROMEDRIVER is None:
@@ -94,7 +90,7 @@ def percents(page: Chrome, id_: str) -> list[float]:
     return [float(element.text.removesuffix(" %")) / 100 for element in found]
 
 
-def test_it_shows_the_largest_weights_and_probabilities(page: Chrome) -> None:
+def test_it_shows_the_largest_weights_and_probabilities(page):
     point_at(page, 37)
     click(page, "map1-2")
     assert shown(page, "status") == "Layer 2, head 3, query 38 of 503: “z”"
@@ -112,17 +108,7 @@ def numbers(page: Chrome, selector: str) -> list[float]:
     return [float(element.text.removesuffix(" %").replace("\u2212", "-")) for element in found]
 
 
-def test_it_opens_with_the_chosen_head_and_shows_what_its_removal_costs(page: Chrome) -> None:
-    assert shown(page, "status").startswith("Layer 2, head 1, query 503 of 503")
-    point_at(page, 37)
-    loss, without = ANALYSIS.losses.mean(), ANALYSIS.losses_without[1, 0]
-    assert shown(page, "effect") == (
-        f"Loss on this text {loss:.3f}, without this head {without.mean():.3f}. Of the next "
-        f"character {ANALYSIS.losses[37]:.3f}, without this head {without[37]:.3f}."
-    )
-
-
-def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
+def test_all_heads_are_shown_with_their_cost_and_scores(page):
     rows = torch.stack([ANALYSIS.removal_costs, ANALYSIS.previous, ANALYSIS.induction], dim=1)
     expected = rows.flatten().tolist()  # layer by layer: costs, previous, induction of each head
     assert numbers(page, "#grid .score") == pytest.approx(expected, abs=6e-3)
@@ -132,14 +118,7 @@ def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
     assert shown(page, "name").upper() == "LAYER 2, HEAD 3"
 
 
-def test_each_weight_stands_beside_what_it_adds(page: Chrome) -> None:
-    point_at(page, 37)
-    order = ANALYSIS.weights[1, 0, 37].argsort(descending=True)[:8]
-    added = (ANALYSIS.weights * ANALYSIS.value_norms[:, :, None])[1, 0, 37, order]
-    assert numbers(page, "#sources .norm") == pytest.approx(added.tolist(), abs=6e-3)
-
-
-def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> None:
+def test_the_logit_lens_shows_each_layers_prediction_and_loss(page):
     point_at(page, 37)
     lens = ANALYSIS.lens
     rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#lens tr")]
@@ -157,7 +136,7 @@ def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> N
         assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
 
 
-def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Path) -> None:
+def test_of_many_heads_the_chosen_one_is_in_sight(browser, tmp_path):
     """And a head without which the loss is lower was tinted as if it cost much."""
     analysis, vocabulary = analysis_of("the fox", 2, 19)
     analysis = replace(analysis, losses_without=analysis.losses_without - 1)  # all do harm
@@ -177,47 +156,7 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("n", [1, 20, 21, 64])
-def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
-    """At each size every character is in a label, and each label lies beside its positions."""
-    analysis, vocabulary = analysis_of(TEXT[:n], L, H)
-    file = tmp_path / "page.html"
-    file.write_bytes(attention_page(analysis, TEXT[:n], "t", vocabulary))
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    box = browser.find_element(By.CSS_SELECTOR, "#plot canvas").rect
-    for axis, start, size in (("queries", "y", "height"), ("keys", "x", "width")):
-        # read all labels at once, because the page draws new ones when its size changes
-        labels = browser.execute_script(
-            "return Array.from(document.querySelectorAll(arguments[0]), (span) =>"
-            " [span.textContent, span.getBoundingClientRect()[arguments[1]]])",
-            f"#{axis} span",
-            start,
-        )
-        assert [text for text, _ in labels] == [symbol(c) for c in TEXT[:n]]
-        for t, (_, at) in enumerate(labels):
-            assert at == pytest.approx(box[start] + box[size] * t / n, abs=3)
-    assert browser.get_log("browser") == []
-
-
-def test_the_bytes_of_a_byte_model_are_named(browser: Chrome, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    analysis = analyze_text(model(V=256).eval(), BYTES, "a日\n")
-    file.write_bytes(attention_page(analysis, "a日\n", "a run", BYTES))
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    assert shown(browser, "run").endswith("; characters here are bytes of UTF-8")
-    spans = browser.find_elements(By.CSS_SELECTOR, "#text span")
-    assert [span.text for span in spans] == ["a", r"\xe6", r"\x97", r"\xa5", "↵"]
-    point_at(browser, 1)
-    assert r"query 2 of 5: “\xe6”" in shown(browser, "status")
-    assert shown(browser, "actual").startswith(r"Actual next character “\x97”")
-    names = {symbol(name) for name in BYTES.names}
-    assert {row.text for row in browser.find_elements(By.CSS_SELECTOR, "#lens b")} <= names
-    assert browser.get_log("browser") == []
-
-
-def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
+def test_a_click_pins_a_character_and_escape_unpins_it(page):
     """Without, what was chosen was lost on the way of the mouse to the results."""
     point_at(page, 5)
     assert query(page) == 5
@@ -236,15 +175,7 @@ def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
     assert "pinned" not in shown(page, "status")
 
 
-def test_a_click_on_the_map_pins_its_row(page: Chrome) -> None:
-    box = page.find_element(By.CSS_SELECTOR, "#map canvas")
-    ActionChains(page).move_to_element(box).click().perform()
-    assert query(page) == pytest.approx(251, abs=2)
-    point_at(page, 3)
-    assert query(page) == pytest.approx(251, abs=2)
-
-
-def test_the_keyboard_does_all_that_the_mouse_does(page: Chrome) -> None:
+def test_the_keyboard_does_all_that_the_mouse_does(page):
     press(page, Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
     assert query(page) == 1
     press(page, Keys.ENTER)
@@ -274,9 +205,7 @@ def in_sight(page: Chrome, id_: str, within: str = "") -> bool:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_results_stay_in_sight_beside_a_long_text(
-    page: Chrome, width: int, height: int
-) -> None:
+def test_the_results_stay_in_sight_beside_a_long_text(page, width, height):
     """At 503 characters they lay below the text, out of sight."""
     emulate(page, width, height)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
@@ -293,40 +222,3 @@ def test_the_results_stay_in_sight_beside_a_long_text(
             "results",
         )
         assert not covered
-
-
-def test_a_tap_on_a_phone_selects(page: Chrome) -> None:
-    emulate(page, 390, 844)
-    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    box = page.find_element(By.ID, "t13").rect
-    point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
-    for kind, points in (("touchStart", [point]), ("touchEnd", [])):
-        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-    assert query(page) == 13
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_dark_where_the_system_is(page: Chrome, scheme: str) -> None:
-    emulate(page, 1280, 800, scheme)
-    brightness = {
-        name: sum(map(int, re.findall(r"\d+", page.execute_script(
-            f"return getComputedStyle(document.body).{name}"))[:3]))
-        for name in ("color", "backgroundColor")
-    }  # fmt: skip
-    assert abs(brightness["color"] - brightness["backgroundColor"]) > 500
-    assert (brightness["color"] > brightness["backgroundColor"]) == (scheme == "dark")
-
-
-def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(
-    browser: Chrome, tmp_path: Path
-) -> None:
-    width = 400
-    (tmp_path / "text.txt").write_text((TEXT + "\u200b日本語<b>\n") * 19, "utf-8")
-    (tmp_path / "data.html").write_bytes(text_page(api.describe(str(tmp_path / "text.txt"))))
-    emulate(browser, width, 800)
-    browser.get((tmp_path / "data.html").as_uri())
-    headings = [heading.text for heading in browser.find_elements(By.CSS_SELECTOR, "h2")]
-    assert headings[:3] == ["WARNINGS", "NUMBERS", "CHARACTERS"]  # capitals by the style
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert browser.get_log("browser") == []

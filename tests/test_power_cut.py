@@ -29,7 +29,7 @@ def save_and_record(step: int, record: Path) -> None:
 
 
 @pytest.mark.parametrize("case", STEPS)
-def test_a_power_cut_leaves_the_old_state_or_the_new_one(case: str) -> None:
+def test_a_power_cut_leaves_the_old_state_or_the_new_one(case):
     """The other tests do without fsync; here every write that was not synced is dropped."""
     before, step = STEPS[case]
     RUN.mkdir()

@@ -23,7 +23,7 @@ def python_lines() -> str:
     return str(block)
 
 
-def test_the_lines_of_python_run_in_a_fresh_process(tmp_path: Path) -> None:
+def test_the_lines_of_python_run_in_a_fresh_process(tmp_path):
     """And in a thread of it: a signal handler can only be installed in the main thread."""
     (tmp_path / "my.txt").write_text(TEXT, "utf-8")
     program = (
@@ -40,7 +40,7 @@ def test_the_lines_of_python_run_in_a_fresh_process(tmp_path: Path) -> None:
     assert shapes == [f"3, {V}", "2, 2, 9, 9"]
 
 
-def test_pandas_loads_the_metrics_of_a_run_in_one_line() -> None:
+def test_pandas_loads_the_metrics_of_a_run_in_one_line():
     """The line once lacked `precise_float`, and most losses differed in their last digit."""
     pandas = pytest.importorskip("pandas")
     Path("my.txt").write_text(TEXT, "utf-8")
@@ -56,20 +56,17 @@ def test_pandas_loads_the_metrics_of_a_run_in_one_line() -> None:
     assert table["step"].max() == 11
 
 
-def test_it_is_short_and_its_links_lead_somewhere() -> None:
+def test_it_is_short_and_its_links_lead_somewhere():
     assert len(README.splitlines()) <= 100
     for page in [ROOT / "README.md", ROOT / "gpt/README.md", ROOT / "scripts/README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-# --- tests/README.md ---
-
-
 TESTS = Path(__file__).parent
 
 
-def test_every_test_that_the_readme_names_is_there() -> None:
+def test_every_test_that_the_readme_names_is_there():
     named = re.findall(r"`(test_\w+\.py::test_\w+)`", (TESTS / "README.md").read_text("utf-8"))
     there = {
         f"{path.name}::{node.name}"

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from gpt.recipe.unit import reads_better_as_bytes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
-from gpt.training.stopwatch import CHARACTER
 from tests.conftest import PANGRAM
 
 LETTERS = "abcdefghijklm \n"
@@ -71,10 +69,7 @@ def chosen(minutes: float, train_ids: int) -> Choice:
     return choose(size, characters, train_ids, max_members=8)
 
 
-# --- the table ---
-
-
-def test_the_example_of_the_table_worked_out_by_hand() -> None:
+def test_the_example_of_the_table_worked_out_by_hand():
     """3 x 128 sees 13 M characters in five minutes, and 4 x 160 sees 7 M: too few."""
     seen = dict.fromkeys(SIZES, 7000000.0) | dict.fromkeys(SIZES[:4], 13000000.0)
     size, characters = largest_size(SIZES, seen.__getitem__, 1_000_000)
@@ -93,8 +88,8 @@ def test_the_example_of_the_table_worked_out_by_hand() -> None:
     ],
 )
 def test_short_texts_get_small_models_and_long_ones_what_the_time_can_fill(
-    minutes: float, train_ids: int, size: tuple[int, int], members: int, dropout: float
-) -> None:
+    minutes, train_ids, size, members, dropout
+):
     choice = chosen(minutes, train_ids)
     assert choice.size == size
     assert abs(choice.members - members) <= 1
@@ -102,9 +97,7 @@ def test_short_texts_get_small_models_and_long_ones_what_the_time_can_fill(
 
 
 @given(minutes=st.floats(0.01, 1e4), train_ids=st.integers(100, 10**11))
-def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(
-    minutes: float, train_ids: int
-) -> None:
+def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(minutes, train_ids):
     choice, longer = chosen(minutes, train_ids), chosen(2 * minutes, train_ids)
     assert longer.size.parameters >= choice.size.parameters
     for each in (choice, longer):
@@ -119,9 +112,7 @@ def test_more_time_never_gives_a_smaller_model_or_more_passes_than_are_useful(
     shortest=st.integers(11, 10**9),
     repeats=st.booleans(),
 )
-def test_settings_of_any_length_and_size_are_a_valid_config(
-    characters: int, size: Size, shortest: int, repeats: bool
-) -> None:
+def test_settings_of_any_length_and_size_are_a_valid_config(characters, size, shortest, repeats):
     T = context_length(shortest, size)
     assert max(8, shortest / 4) >= T
     config = load_config(None, [*settings(Choice(size, characters), T, repeats=repeats).items()])
@@ -131,7 +122,7 @@ def test_settings_of_any_length_and_size_are_a_valid_config(
     assert config.model.n_head >= 1 + repeats
 
 
-def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
+def test_settings_are_those_of_the_shipped_configs_at_their_lengths():
     """The recipes that were found by hand are points of the rule that joins them."""
     keys = ("steps", "batch_size", "muon_learning_rate", "learning_rate", "first_window")
     for name, size, in_step, rel in (
@@ -146,30 +137,6 @@ def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
             assert getattr(ours.train, key) == pytest.approx(getattr(shipped.train, key), rel=rel)
 
 
-@pytest.mark.parametrize(
-    ("choice", "train_ids", "sentence"),
-    [
-        (
-            Choice(Size(2, 96), 162_000, 8, 0.1),
-            18_000,
-            "9 passes over the short text: 8 models are averaged, because one would overfit, token "
-            "dropout 0.1",
-        ),
-        (
-            Choice(Size(3, 128), 9_000_000),
-            900_000_000,
-            "0.01 passes over the long text: one model, which sees 15 characters for each "
-            "parameter",
-        ),
-    ],
-)
-def test_a_choice_is_explained_in_a_sentence(choice: Choice, train_ids: int, sentence: str) -> None:
-    assert choice.sentence(train_ids) == sentence
-
-
-# --- what is measured ---
-
-
 def clock_since_now() -> float:
     return time.perf_counter() - BEGAN
 
@@ -177,19 +144,7 @@ def clock_since_now() -> float:
 BEGAN = time.perf_counter()
 
 
-def test_a_config_is_chosen_with_the_seconds_of_its_steps() -> None:
-    corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
-    began = time.perf_counter()
-    result = choose_config(corpus, ALONE, 0.2, lambda: time.perf_counter() - began)
-    config, probed = result.config, result.probed
-    assert probed is not None
-    assert probed.keys() == {config.model.T, config.train.first_window, CHARACTER}
-    assert all(seconds > 0 for seconds in probed.values())
-    assert (config.train.minutes, config.train.eval_every) == (0.2, "10 %")
-    assert "passes over the short text" in result.lines[-1]
-
-
-def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
+def test_what_is_set_is_kept_and_the_rest_chosen_around_it():
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     given_settings = {
         "model": TINY | {"ensemble": 3, "character_dropout": 0.07},
@@ -204,7 +159,7 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     assert config.train.muon_learning_rate != base.train.muon_learning_rate
 
 
-def test_sizes_that_do_not_fit_what_is_set_are_left_out() -> None:
+def test_sizes_that_do_not_fit_what_is_set_are_left_out():
     """64 heads need an even number of channels each."""
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_head": 64}})
@@ -215,9 +170,7 @@ def test_sizes_that_do_not_fit_what_is_set_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("period", "repeats"), [(100, True), (10_007, False)])
-def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
-    period: int, repeats: bool
-) -> None:
+def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(period, repeats):
     lines = np.random.default_rng(5).integers(len(LETTERS), size=period)
     corpus = letters(np.tile(lines, 1 + 40_000 // period)[:40_000])
     model = choose_config(corpus, ALONE, 0.1, clock_since_now).config.model
@@ -225,7 +178,7 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     assert model.n_head >= 1 + repeats
 
 
-def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training() -> None:
+def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training():
     """Also checks that it still holds a window: rounded down, it once held less."""
     corpus = corpus_of(30_000_000)
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_layer": 1, "C": 32}})
@@ -235,12 +188,12 @@ def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training() ->
     assert choose_config(corpus, kept, 0.1, clock_since_now).config.data.val_fraction == 0.1
 
 
-def test_choosing_stops_when_it_is_asked_to() -> None:
+def test_choosing_stops_when_it_is_asked_to():
     with pytest.raises(Interrupted, match="nothing is written"):
         choose_config(corpus_of(40_000), ALONE, 0.2, clock_since_now, lambda: True)
 
 
-def test_ranks_share_a_batch_and_measure_their_speed_together() -> None:
+def test_ranks_share_a_batch_and_measure_their_speed_together():
     """Bug: under torchrun, the run was planned for one process."""
     corpus = corpus_of(40_000)
     base = Config.model_validate(
@@ -250,17 +203,12 @@ def test_ranks_share_a_batch_and_measure_their_speed_together() -> None:
     assert (result.config.train.batch_size, result.probed) == (8, None)
 
 
-# --- how much a text repeats itself; characters or bytes ---
-
-
 @given(
     ids=st.lists(st.integers(0, 1), min_size=2, max_size=97).map(lambda x: np.array(x, np.uint8)),
     T=st.integers(1, 53),
     context=st.integers(1, 5),
 )
-def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
-    ids: np.ndarray, T: int, context: int
-) -> None:
+def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(ids, T, context):
     count = 0
     for place in range(1, len(ids)):  # of the id that is predicted
         start = (place - 1) // T * T  # of its window
@@ -271,7 +219,7 @@ def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
     assert repeated_part(ids, T, context) == pytest.approx(count / (len(ids) - 1))
 
 
-def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> None:
+def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance():
     """In bytes, four of a text in many scripts are little more than one character.
 
     One character of two bytes made them five; and by chance went by V, so that random bits after
@@ -290,27 +238,6 @@ def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> No
         assert context_of(bits, 8) == 4, "half a window"
 
 
-@pytest.mark.parametrize("part, repeats", [(0.1, False), (0.35, True)])
-def test_a_text_repeats_itself_if_much_of_its_val_split_does(part: float, repeats: bool) -> None:
-    """Both of a train split that does not, or of one that is all the same, by turns."""
-    source = np.random.default_rng(7)
-    runs = []
-    for _ in range(400):  # of 100 letters, of which some are those before them
-        fresh = source.integers(len(LETTERS), size=round(100 * (1 - part)))
-        runs.append(np.concatenate([fresh, fresh[: round(100 * part)]]))
-    val = np.concatenate(runs).astype(np.uint8)
-    others = np.random.default_rng(8).integers(len(LETTERS), size=90_000).astype(np.uint8)
-    for train in (others, np.zeros_like(others)):
-        corpus = replace(
-            corpus_of(130_000),
-            ids=np.concatenate([train, val]),
-            vocabulary=Vocabulary.of(LETTERS),
-            train_ids=90_000,
-            val_characters=40_000,
-        )
-        assert repeats_much(corpus, 512) == repeats
-
-
 @pytest.mark.parametrize(
     ("text", "as_bytes"),
     [
@@ -320,9 +247,7 @@ def test_a_text_repeats_itself_if_much_of_its_val_split_does(part: float, repeat
         (PANGRAM * 499, False),
     ],
 )
-def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(
-    tmp_path: Path, text: str, as_bytes: bool
-) -> None:
+def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(tmp_path, text, as_bytes):
     """Bug: a text whose val split had new scripts cost 3.8 nats per character, and zpaq 1.9."""
     path = tmp_path / "text.txt"
     path.write_text(text, "utf-8")

@@ -19,16 +19,14 @@ from safetensors.numpy import load_file, save_file
 
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
-from gpt.files import from_here
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.find import find_run, list_runs
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.format import FILES, FORMAT, CheckpointData, TrainingState
 from gpt.runs.lock import is_running, locked
-from gpt.runs.read import read_checkpoint, read_to_resume
+from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.write import write_checkpoint
-from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.start import train
 from tests.conftest import rehash, small, wait_until
@@ -61,10 +59,7 @@ def kept() -> set[int]:
     return {int(path.name.removeprefix("step-")) for path in RUN.glob("checkpoints/step-*")}
 
 
-# --- what is written is what is read ---
-
-
-def test_a_checkpoint_is_read_as_it_was_written() -> None:
+def test_a_checkpoint_is_read_as_it_was_written():
     write(7, best=7)
     for data in (read_checkpoint(RUN), read_checkpoint(RUN, 7), read_checkpoint(RUN, "step-7")):
         expected = data_of(7)
@@ -77,9 +72,10 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     assert state.tensors["0.mean.0"].tolist() == [0, 1, 2]
 
 
-def test_the_files_are_those_of_other_programs() -> None:
-    """safetensors and JSON: nothing in a checkpoint needs this program to be read."""
+def test_the_files_are_those_of_other_programs():
+    """safetensors and JSON. Bug: scp -r and zip made folders of the links `best` and `last`."""
     write(7, best=7)
+    assert not any(path.is_symlink() for path in RUN.rglob("*"))
     assert {path.name for path in place(7).iterdir()} == {*FILES, "manifest.json"}
     weights = load_file(place(7) / "model.safetensors")
     assert (weights["head.weight"] == data_of(7).weights["head.weight"]).all()
@@ -87,24 +83,17 @@ def test_the_files_are_those_of_other_programs() -> None:
     assert json.loads((RUN / "checkpoints/index.json").read_text()) == {"last": 7, "best": 7}
 
 
-def test_best_is_last_where_nothing_was_evaluated_in_training() -> None:
-    """`gpt sample` once took the untrained step 0 after an early Ctrl-C."""
-    write(0, 3)
-    assert json.loads((RUN / "checkpoints/index.json").read_text()) == {"last": 3, "best": None}
-    assert read_checkpoint(RUN, "best").step == read_checkpoint(RUN, "last").step == 3
-
-
 @pytest.mark.parametrize(
     ("keep", "expected"),
     [(1, {2, 11}), (2, {2, 7, 11}), (3, {2, 5, 7, 11}), (97, {2, 3, 5, 7, 11})],
 )
-def test_the_last_ones_and_the_best_are_kept(keep: int, expected: set[int]) -> None:
+def test_the_last_ones_and_the_best_are_kept(keep, expected):
     write(2, 3, 5, 7, 11, best=2, keep=keep)
     assert kept() == expected
     assert read_checkpoint(RUN).step == 2
 
 
-def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
+def test_the_best_before_is_kept_until_the_next_checkpoint():
     """Should the new best be damaged, the run rolls back, and `best` with it."""
     write(2, 3, 5, best=2)
     write(7, best=7)
@@ -114,7 +103,7 @@ def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
     assert read_checkpoint(RUN, "best").step == 2
 
 
-def test_a_copied_checkpoint_is_read_without_its_run() -> None:
+def test_a_copied_checkpoint_is_read_without_its_run():
     write(7)
     shutil.copytree(place(7), "elsewhere/step-7")
     shutil.rmtree(RUN)
@@ -124,85 +113,7 @@ def test_a_copied_checkpoint_is_read_without_its_run() -> None:
         read_checkpoint(run, 5)
 
 
-def test_a_run_is_copied_by_any_program() -> None:
-    """scp -r and zip made folders of the links `best` and `last`."""
-    write(3, 7, best=3)
-    shutil.make_archive("copy", "zip", root_dir=RUN)
-    shutil.unpack_archive("copy.zip", "copy")
-    assert read_checkpoint(Path("copy"), "best").step == 3
-    assert recover(Path("copy"))[0].step == 7
-
-
-# --- what is not ---
-
-
-@pytest.mark.parametrize("victim", [*FILES, "manifest.json"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
-def test_a_damaged_file_is_refused_and_named(victim: str, damage: str) -> None:
-    write(7)
-    path = place(7) / victim
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "gone":
-        head = bytes(b ^ 0xFF for b in content[:40])
-        path.write_bytes(
-            {"cut": content[: len(content) // 8], "flip": head + content[40:], "empty": b""}[damage]
-        )
-    with pytest.raises(CheckpointError, match=rf"r/checkpoints/step-7: damaged .*{victim}"):
-        read_to_resume(RUN, 7)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"step": NaN, "val_loss": 1, "best_step": 7, "numbers": {}}', "Out of range float"),
-        ('{"step": 7, "val_loss": 1e999, "best_step": 7, "numbers": {}}', "Out of range float"),
-        (
-            '{"step": 7, "val_loss": 1, "best_step": 7, "numbers": {"x": [-Infinity]}}',
-            "Out of range float",
-        ),
-        ('{"step": 7, "val_loss": 1, "best_step": -1, "numbers": {}}', "best_step"),
-        ('{"step": 7, "val_loss": "1", "best_step": 7, "numbers": {}}', "val_loss"),
-        ('{"step": 7, "val_loss": 1, "best_step": 7}', "numbers"),
-        ('{"step": 9, "val_loss": 1, "best_step": 7, "numbers": {}}', "expected step 7, got 9"),
-        ("[" * 10**5, "training.json"),
-        ("9" * 10**5, "training.json"),
-        ("\xff", "training.json"),
-    ],
-)
-def test_numbers_that_no_run_has_are_refused(content: str, reason: str) -> None:
-    write(7)
-    (place(7) / "training.json").write_text(content, "latin-1")
-    rehash(place(7))
-    with pytest.raises(CheckpointError, match=rf"damaged .*{reason}"):
-        read_checkpoint(RUN, "last")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-@pytest.mark.parametrize("wrong", ["nan", "inf", "type", "shape", "name", "size"])
-def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
-    write(7)
-    tensors = load_file(place(7) / name)
-    first = next(iter(tensors))
-    if wrong in ("nan", "inf"):
-        tensors[first].flat[0] = float(wrong)
-    elif wrong == "type":
-        tensors[first] = tensors[first].astype(np.float64)
-    elif wrong == "size":
-        tensors[first] = np.zeros(5 * 2**22, np.float32)
-    elif name == "optimizer.safetensors":
-        pytest.skip("the optimizer knows the names and shapes of its tensors")
-    elif wrong == "shape":
-        tensors[first] = tensors[first][:-1].copy()
-    else:
-        tensors["other"] = tensors.pop(first)
-    save_file(tensors, place(7) / name)
-    rehash(place(7))
-    with pytest.raises(CheckpointError, match="step-7: damaged"):
-        read_to_resume(RUN, 7)
-
-
-def test_a_checkpoint_of_a_later_format_is_refused() -> None:
+def test_a_checkpoint_of_a_later_format_is_refused():
     write(7)
     path = place(7) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1, "new": 1}))
@@ -211,7 +122,7 @@ def test_a_checkpoint_of_a_later_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"last": -1, "best": null}', "[" * 10**5])
-def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str | None) -> None:
+def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content):
     write(3, 7, best=3)
     index = RUN / "checkpoints/index.json"
     before = index.read_bytes()
@@ -225,41 +136,34 @@ def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str |
     assert index.read_bytes() == before
 
 
-# --- resuming ---
-
-
-def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
+def test_a_training_state_of_something_else_is_refused(corpus):
+    """Bug: the message showed the address of a page about another library."""
     train(small(train__stop_at_val_loss=99.0), corpus, RUN)
     training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
     good, tensors = training.read_text(), load_file(optimizer)
     numbers = json.loads(good)["numbers"]
-    for wrong in (
-        {"progress": {"loss": "low"}},
-        {"progress": 3},
-        {"scaler": {"scale": [1]}},
-        {"text_sha256": None},
+    for wrong, refused in (
+        (
+            {k: v for k, v in numbers.items() if k != "progress"},
+            r"not of this model \(.*progress.*;",
+        ),
+        (numbers | {"progress": 3}, "not of this model"),
+        (numbers | {"scaler": {"scale": [1]}}, "not of this model"),
+        (numbers | {"text_sha256": None}, "not the text"),
     ):
-        training.write_text(json.dumps(json.loads(good) | {"numbers": numbers | wrong}))
+        training.write_text(json.dumps(json.loads(good) | {"numbers": wrong}))
         rehash(place(4))
-        with pytest.raises((CheckpointError, UsageError), match=r"not of this model|not the text"):
+        with pytest.raises((CheckpointError, UsageError), match=refused):
             train(small(), corpus, RUN, mode="resume")
     training.write_text(good)
     name = next(iter(tensors))
-    for other in (
-        {k: v for k, v in tensors.items() if k != name},
-        tensors | {"7.mean.0": tensors[name]},
-        tensors | {"mean": tensors[name]},
-        tensors | {name: tensors[name][..., :-1].copy()},
-    ):
-        save_file(other, optimizer)
-        rehash(place(4))
-        with pytest.raises(CheckpointError, match="training state is not of this model"):
-            train(small(), corpus, RUN, mode="resume")
+    save_file(tensors | {name: tensors[name][..., :-1].copy()}, optimizer)
+    rehash(place(4))
+    with pytest.raises(CheckpointError, match="training state is not of this model"):
+        train(small(), corpus, RUN, mode="resume")
 
 
-def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(monkeypatch):
     write(3)
 
     def disk_is_full(*_: object) -> None:
@@ -274,8 +178,6 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
 
 
-# --- the list of runs ---
-
 Gpt = Any  # Callable[..., tuple[int, str, str]]
 
 
@@ -288,7 +190,7 @@ def three_runs(text_file: Path, gpt: Gpt) -> None:
     write(0, 3, best=3, run=Path("runs/third"))
 
 
-def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) -> None:
+def test_runs_are_named_after_their_text_and_listed(three_runs, gpt):
     """All were called `run`, `run-2`, ... whatever they had read."""
     with locked(Path("runs/third")):
         code, out, _ = gpt("runs", "--json")
@@ -313,38 +215,15 @@ def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) 
     third = next(run for run in list_runs() if run.name == "third")
     assert third.state == "stopped"
     lines = gpt("runs")[1].splitlines()
-    assert lines[0].split() == [
-        "RUN",
-        "TEXT",
-        "STEPS",
-        "VAL",
-        "LOSS",
-        "BITS/BYTE",
-        "PARAMETERS",
-        "SIZE",
-        "AGE",
-        "STATE",
-    ]
+    header = "RUN TEXT STEPS VAL LOSS BITS/BYTE PARAMETERS SIZE AGE STATE"
+    assert lines[0].split() == header.split()
     assert [line.split()[0] for line in lines[1:]] == ["third", "pangram-2", "pangram"]
     bits = f"{outcome.val_loss / math.log(2):.3f}"
     assert lines[3].split()[1:5] == ["pangram.txt", "3/3", f"{outcome.val_loss:.4f}", bits]
     assert max(map(len, lines)) <= 86  # a terminal with fewer columns shows fewer
 
 
-def test_a_run_that_cannot_be_read_is_listed_all_the_same(gpt: Gpt) -> None:
-    write(3, run=Path("runs/broken"))
-    Path("runs/broken/checkpoints/step-3/config.json").write_text("{}")
-    Path("runs/new").mkdir()
-    Path("runs/new/config.yaml").touch()
-    Path("runs/no run").mkdir()
-    states = {run.name: run.state for run in list_runs()}
-    assert states == {"broken": "damaged", "new": "empty"}
-    assert gpt("runs")[0] == 0
-
-
-def test_a_file_that_goes_while_runs_are_listed_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_that_goes_while_runs_are_listed_does_not_count(monkeypatch):
     """A training run prunes its checkpoints; the list of all runs ended in an error."""
     write(3, run=Path("runs/training"))
     Path("runs/training/metrics.jsonl").write_text("{}")
@@ -359,11 +238,7 @@ def test_a_file_that_goes_while_runs_are_listed_does_not_count(
     assert [(run.name, run.step) for run in list_runs()] == [("training", 3)]
 
 
-def test_without_runs_the_list_says_how_to_get_one(gpt: Gpt) -> None:
-    assert gpt("runs") == (0, "no runs under runs/; start one with: gpt train\n", "")
-
-
-def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt: Gpt) -> None:
+def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs, gpt):
     Path("runs/pangram-2/notes.txt").write_text("mine")
     assert gpt("runs", "--yes", "--delete", "pangram")[:2] == (0, "deleted runs/pangram\n")
     assert gpt("runs", "--yes", "--delete", "runs/pangram-2")[0] == 0
@@ -378,7 +253,7 @@ def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
 
 
-def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
+def test_a_checkpoint_is_named_by_its_step(three_runs, gpt):
     for which, step in (("best", 3), ("0", 0), ("step-3", 3)):
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
         assert (code, json.loads(out)["step"]) == (0, step), err
@@ -386,17 +261,6 @@ def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
     assert (code, "step-5: no such checkpoint; kept steps: 0, 3" in err) == (1, True)
     code, _, err = gpt("sample", "third", "--checkpoint", "newest")
     assert (code, "--checkpoint newest: expected best, last or a step" in err) == (2, True)
-
-
-def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
-    write(7)
-    shutil.copytree(place(7), "mine")
-    assert gpt("sample", "mine", "--length", 3)[0] == 0
-    assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0
-    assert gpt("explain", "averaging", "--run", "mine")[0] == 0
-
-
-# --- what cannot be read is not damaged; what was never saved is not to be resumed ---
 
 
 @contextmanager
@@ -418,7 +282,7 @@ def failing_disk(name: str, number: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "manifest.json", "training.json"]
 )
-def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: int) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name, number):
     """It was renamed as damaged, the run trained again, and a second time it was deleted."""
     write(1, 2, best=2)
     before = sorted(path.relative_to(RUN) for path in RUN.rglob("*"))
@@ -430,14 +294,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: in
     assert recover(RUN)[0].step == 2
 
 
-def test_an_index_that_cannot_be_read_is_not_called_damaged() -> None:
-    write(1)
-    with failing_disk("index.json", errno.EIO), pytest.raises(Unreadable, match=r"index\.json"):
-        read_checkpoint(RUN)
-    assert read_checkpoint(RUN).step == 1
-
-
-def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
+def test_runs_that_lead_nowhere_are_told_in_one_message():
     """A link to a disk that is not mounted: a run's folder was looked for without end."""
     Path("runs").symlink_to("nowhere/at/all")
     with pytest.raises(GPTError, match="runs: expected a folder that you may write to"):
@@ -448,8 +305,11 @@ def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
         list_runs()
 
 
-def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -> None:
-    """The advice was --resume, which failed: the half-written folder was taken for a checkpoint."""
+def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed():
+    """The advice was --resume, which failed: the half-written folder was taken for a checkpoint.
+
+    Bug: while the run was being written, the advice was --overwrite.
+    """
     half = RUN / "checkpoints/.step-0.tmp"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
@@ -461,8 +321,11 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
         UsageError, match=r"r exists; replace it by overwrite=True, or choose another"
     ):
         check_free(RUN, overwrite=False)
-    with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
+    being_written = "r is being written by another process"
+    with locked(RUN), pytest.raises(UsageError, match=being_written):
         check_free(RUN, overwrite=True)
+    with locked(RUN), pytest.raises(UsageError, match=being_written):
+        find_run("r")
     check_free(RUN, overwrite=True)
     assert [run.state for run in list_runs()] == []
     RUN.rename("moved")
@@ -471,7 +334,7 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     assert [run.state for run in list_runs()] == ["empty"]
 
 
-def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
+def test_a_process_that_was_killed_and_not_reaped_writes_no_run():
     """In a container whose first process reaps none, its run could never be overwritten."""
     program = "import sys, time; from pathlib import Path; from gpt.runs.lock import locked\n"
     program += "with locked(Path('r')): print('locked', flush=True); time.sleep(600)"
@@ -483,7 +346,7 @@ def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
         wait_until(lambda: not is_running(RUN))
 
 
-def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() -> None:
+def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed():
     """It had no checkpoint yet, said the message, and was to be overwritten."""
     write(2)
     place(2).rename(RUN / "checkpoints/.step-2.replaced")
@@ -492,38 +355,7 @@ def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() ->
     assert recover(RUN)[0].step == 2
 
 
-def test_a_run_that_is_being_written_is_not_to_be_overwritten() -> None:
-    """Before its first checkpoint, the advice was --overwrite."""
-    RUN.mkdir()
-    (RUN / "config.yaml").write_text("seed: 1\n")
-    with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
-        find_run("r")
-
-
-def test_one_run_that_cannot_be_read_hides_no_other() -> None:
-    Path("runs/loop").mkdir(parents=True)
-    Path("runs/loop/checkpoints").symlink_to("checkpoints")
-    Path("runs/loop/config.yaml").touch()
-    write(1, run=Path("runs/good"))
-    assert find_run(None) == Path("runs/good")
-    assert {run.name for run in list_runs()} == {"loop", "good"}
-    with pytest.raises(UsageError, match="expected the folder of a run"):
-        find_run("x" * 300)
-
-
-def test_a_path_is_named_also_from_a_folder_that_was_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: an error about a file ended in another one if the working folder had been removed."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    assert from_here(gone / "r") == Path("r")
-    gone.rmdir()
-    assert from_here(gone / "r") == gone / "r"
-
-
-def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt: Gpt, config_file: Path) -> None:
+def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt, config_file):
     """Bug: `gpt runs --delete LINK --yes` emptied the run that the link named.
 
     Bug: --overwrite took every folder with a config.yaml for a run.

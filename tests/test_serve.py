@@ -7,7 +7,6 @@ import shlex
 import signal
 import socket
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import openai
-import pytest
 
 import gpt
 from gpt.runs.format import TrainingState
@@ -37,10 +35,8 @@ from tests.serving import (  # noqa: F401
 
 PLAIN: dict[str, float | None] = {"temperature": 1.0}
 
-# --- completions ---
 
-
-def test_a_seed_gives_the_text_of_gpt_sample(run: Path, client: openai.OpenAI) -> None:
+def test_a_seed_gives_the_text_of_gpt_sample(run, client):
     prompts, model = ["the ", PANGRAM, ""], gpt.load(run, device="cpu")
     rules: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9}
     answer = client.completions.create(
@@ -56,15 +52,7 @@ def test_a_seed_gives_the_text_of_gpt_sample(run: Path, client: openai.OpenAI) -
     assert answer.usage.completion_tokens == 6 * 31
 
 
-def test_ids_are_a_prompt(run: Path, client: openai.OpenAI) -> None:
-    ids = [gpt.load(run).vocabulary.encode(text).tolist() for text in ("the ", "dog")]
-    both = client.completions.create(model="run", prompt=ids, seed=3, echo=True)
-    one = client.completions.create(model="run", prompt=ids[1], seed=3, echo=True)
-    assert [choice.text[:3] for choice in both.choices] == ["the", "dog"]
-    assert one.choices[0].text == both.choices[1].text
-
-
-def test_a_stream_is_the_text_in_parts(client: openai.OpenAI) -> None:
+def test_a_stream_is_the_text_in_parts(client):
     fields: dict[str, Any] = {
         "model": "run", "prompt": ["the ", "a"], "n": 2, "seed": 5, "max_tokens": 23, "logprobs": 1,
         "echo": True, "stop": ["q", "zy"],
@@ -86,7 +74,7 @@ def test_a_stream_is_the_text_in_parts(client: openai.OpenAI) -> None:
         assert offsets == choice.logprobs.text_offset == [*range(len(choice.text))]
 
 
-def test_biases_are_added_to_logits_and_stops_are_normalised(run: Path, server: str) -> None:
+def test_biases_are_added_to_logits_and_stops_are_normalised(run, server):
     """Bugs: `stop` kept the line ends of Windows, and neutral fields of clients were refused."""
     names = gpt.load(run).vocabulary.characters
     newline, letter = names.index("\n"), names.index("o")
@@ -97,7 +85,7 @@ def test_biases_are_added_to_logits_and_stops_are_normalised(run: Path, server: 
     assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "stop")
 
 
-def test_a_stop_string_ends_a_text_and_is_not_part_of_it(server: str) -> None:
+def test_a_stop_string_ends_a_text_and_is_not_part_of_it(server):
     whole = text_of(server, prompt="the ", seed=2, max_tokens=97)
     stop = whole[40:43]
     _, answer, _ = ask(
@@ -109,7 +97,7 @@ def test_a_stop_string_ends_a_text_and_is_not_part_of_it(server: str) -> None:
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
 
 
-def test_scores_of_a_text_are_those_with_which_it_was_generated(client: openai.OpenAI) -> None:
+def test_scores_of_a_text_are_those_with_which_it_was_generated(client):
     """Greedy, so that each token is also the most likely one; of 3 windows of T = 13."""
     fields: dict[str, Any] = {"model": "run", "logprobs": 2, "temperature": 0, "max_tokens": 39}
     drawn = client.completions.create(prompt="t", **fields).choices[0]
@@ -128,7 +116,7 @@ def test_scores_of_a_text_are_those_with_which_it_was_generated(client: openai.O
         assert max(likely.values()) == log_p  # what evaluation harnesses take for greedy
 
 
-def test_texts_of_29_simultaneous_clients_are_as_if_alone(run: Path, server: str) -> None:
+def test_texts_of_29_simultaneous_clients_are_as_if_alone(run, server):
     model = gpt.load(run, device="cpu")
     prompts = [f"{PANGRAM[i : i + 1 + i % 17]}" for i in range(29)]
 
@@ -142,7 +130,7 @@ def test_texts_of_29_simultaneous_clients_are_as_if_alone(run: Path, server: str
         assert list(clients.map(served, range(29))) == list(map(expected, range(29)))
 
 
-def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
+def test_bytes_of_a_character_are_sent_together(tmp_path):
     """Tokens of a byte model are bytes: one is sent with the character that it completes.
 
     A bug: streams had characters, such as U+2028, at which clients that split lines split JSON.
@@ -165,7 +153,7 @@ def test_bytes_of_a_character_are_sent_together(tmp_path: Path) -> None:
         assert (stream.isascii(), json.dumps("が")[1:-1].encode() in stream) == (True, True)
 
 
-def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
+def test_the_page_is_that_of_gpt_export(run, server):
     with urllib.request.urlopen(server, timeout=WAIT_S) as response:
         page = response.read().decode()
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -175,7 +163,7 @@ def test_the_page_is_that_of_gpt_export(run: Path, server: str) -> None:
     assert (values["title"], values["step"]) == ("run", gpt.load(run).step)
 
 
-def test_the_printed_example_works(run: Path) -> None:
+def test_the_printed_example_works(run):
     """A bug: it continued "Once", also with a model that has no O."""
     with serving(run) as (url, process):
         assert process.stdout is not None
@@ -184,12 +172,7 @@ def test_the_printed_example_works(run: Path) -> None:
         assert len(text_of(url, **json.loads(shlex.split(body)[1]))) == 200
 
 
-# --- the process ---
-
-
-def test_a_run_in_training_is_served_with_its_token_until_a_signal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_in_training_is_served_with_its_token_until_a_signal(tmp_path, capfd):
     """A new checkpoint answers new requests; a text that was begun keeps its model."""
     run = trained(tmp_path)
     data = gpt.load(run, device="cpu").checkpoint
@@ -226,15 +209,13 @@ def test_a_run_in_training_is_served_with_its_token_until_a_signal(
     assert "stopped at once" not in capfd.readouterr().err  # a bug: nothing was cut off
 
 
-def test_sigterm_ends_streams(run: Path) -> None:
+def test_sigterm_ends_streams(run):
     with serving(run) as (url, process), streaming(url):
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 128 + signal.SIGTERM
 
 
-def test_an_occupied_port_and_an_open_door_are_refused(
-    run: Path, gpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_an_occupied_port_and_an_open_door_are_refused(run, gpt):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, out, err = gpt("serve", run, "--port", port, "--device", "cpu")

@@ -7,7 +7,6 @@ import tracemalloc
 import urllib.error
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -30,48 +29,31 @@ from tests.serving import (  # noqa: F401
     trained_run,
 )
 
-# --- wrong requests ---
-
 
 @pytest.mark.parametrize(
     ("fields", "status", "message"),
     [
         (b'{"prompt": ', 400, "expected a JSON object"),
-        (b"\xff\xfe", 400, "expected a JSON object"),
         (b"[" * 100_000, 400, "expected a JSON object"),
-        ([1], 400, "expected"),
-        ({"promt": "a"}, 400, "promt: no such field"),
         ({"max_tokens": -1}, 400, "max_tokens: expected greater than or equal to 0"),
-        ({"max_tokens": "3"}, 400, "max_tokens: expected a valid integer"),
-        ({"temperature": -0.1}, 400, "temperature: expected greater"),
-        ({"n": 33}, 400, "at most 32 texts"),
         ({"n": 20, "max_tokens": 6_000}, 400, "at most 65,536 tokens"),
         ({"n": 10**9, "max_tokens": 0}, 400, "at most 32 texts"),
         ({"prompt": "a" * 900_000, "echo": True, "max_tokens": 0}, 400, "at most 65,536 tokens"),
-        ({"prompt": "a" * 9000, "n": 9, "echo": True}, 400, "at most 65,536 tokens"),
         ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
-        ({"suffix": "!"}, 400, "suffix: no such field"),
-        ({"best_of": 2}, 400, "best_of: no such field"),
-        ({"presence_penalty": 0.1}, 400, "presence_penalty: no such field"),
         ({"logit_bias": {"99": 1}}, 400, "logit_bias: expected ids from 0 to"),
-        ({"logit_bias": {"1": 101}}, 400, "logit_bias: expected less than or equal to 100"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
-        ({"prompt": []}, 400, "expected a text, a list of ids"),
-        ({"prompt": [True]}, 400, "prompt: expected a text, a list of ids"),
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),
     ],
 )
-def test_a_wrong_request_gets_one_message(
-    server: str, fields: Any, status: int, message: str
-) -> None:
+def test_a_wrong_request_gets_one_message(server, fields, status, message):
     """A bug: a small request for 10**9 texts, or for long echoes, took all memory and time."""
     got, answer, _ = ask(server, fields)
     assert (got, message in answer["error"]["message"]) == (status, True), answer
     assert answer["error"]["type"] == "invalid_request_error"
 
 
-def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
+def test_the_openai_package_raises_its_errors(client):
     assert [model.id for model in client.models.list()] == ["run"]
     with pytest.raises(openai.BadRequestError, match="no such field"):
         client.completions.create(model="run", prompt="a", extra_body={"repetition_penalty": 2})
@@ -84,7 +66,7 @@ def test_the_openai_package_raises_its_errors(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="run", messages=[{"role": "user", "content": "a"}])
 
 
-def test_other_sites_are_refused(server: str) -> None:
+def test_other_sites_are_refused(server):
     """By Origin; and by Host if their name refers to this machine (DNS rebinding)."""
     address = server.removeprefix("http://")
     port = address.partition(":")[2]
@@ -98,14 +80,11 @@ def test_other_sites_are_refused(server: str) -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_of_10_mb_is_refused(server: str, is_chunked: bool) -> None:
+def test_a_body_of_10_mb_is_refused(server, is_chunked):
     large = b'{"prompt": "' + b"a" * 10_000_000 + b'"}'
     chunks = (large[i : i + 2**16] for i in range(0, len(large), 2**16))
     status, answer, _ = ask(server, chunks if is_chunked else large)
     assert (status, "1,048,576 bytes" in answer["error"]["message"]) == (413, True)
-
-
-# --- clients that misbehave ---
 
 
 def wait_for(server: str, fields: dict[str, Any], status: int) -> None:
@@ -116,7 +95,7 @@ def wait_for(server: str, fields: dict[str, Any], status: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(server: str) -> None:
+def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(server):
     with streaming(server, n=16, max_tokens=4000), posting(server, {"n": 16, "max_tokens": 4000}):
         wait_for(server, {"prompt": "a"}, 429)
         status, answer, headers = ask(server, {"prompt": "a"})
@@ -125,14 +104,14 @@ def test_a_full_server_says_so_and_clients_that_disconnect_free_their_places(ser
     wait_for(server, {"prompt": "a", "n": 32}, 200)
 
 
-def test_a_long_text_does_not_delay_others(server: str) -> None:
+def test_a_long_text_does_not_delay_others(server):
     with streaming(server), posting(server, {"max_tokens": LONG}):
         for seed in range(3):
             assert len(text_of(server, prompt="the ", max_tokens=101, seed=seed)) == 101
         assert ask(server, {"n": 31})[0] == 429  # the long texts have not ended
 
 
-def test_a_client_that_does_not_read_is_dropped(run: Path) -> None:
+def test_a_client_that_does_not_read_is_dropped(run):
     """It takes places, but no time of the model, until then."""
     program = "from gpt.serve import app; app.STALL_S = 1; from gpt.__main__ import main; main()"
     with (
@@ -143,7 +122,7 @@ def test_a_client_that_does_not_read_is_dropped(run: Path) -> None:
         wait_for(url, {"n": 2}, 200)
 
 
-def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run: Path) -> None:
+def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run):
     """A bug: 500,000 combining characters kept the server busy for minutes."""
     checkpoint = gpt.load(run, device="cpu").checkpoint
     config = checkpoint.config.changed(data={"normalize": "NFC"})
@@ -152,7 +131,7 @@ def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run: Path) -> None:
         model.encode("the " + "\u0301" * 101 + "\u0323" * 101 + " quick")
 
 
-def test_the_mistakes_of_a_long_prompt_are_not_collected() -> None:
+def test_the_mistakes_of_a_long_prompt_are_not_collected():
     """A bug: a message about the first of 100,000 wrong items took 130 MB."""
     body = json.dumps({"prompt": [1] * 99_999 + ["a"]}).encode()
     tracemalloc.start()

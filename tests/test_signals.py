@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number: signal.Signals) -> None:
+def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number):
     with (
         pytest.raises(Interrupted) as stopped,
         StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals,
@@ -43,7 +43,7 @@ def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number: signal.Sign
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None:
+def test_a_second_signal_does_what_it_did_before(number):
     received = []
     signal.signal(number, lambda number, frame: received.append(number))
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
@@ -53,7 +53,7 @@ def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None
         assert received == [number]
 
 
-def test_of_ranks_a_signal_that_comes_again_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_ranks_a_signal_that_comes_again_is_ignored(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun does
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
@@ -78,14 +78,14 @@ with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
 """
 
 
-def test_two_signals_at_once_end_the_program(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_two_signals_at_once_end_the_program(start):
     """Bug: `OSError: Signal 15 ignored due to race condition`, and it continued."""
     process = start(sys.executable, "-c", TWO_SIGNALS, stderr=subprocess.PIPE)
     _, err = process.communicate(timeout=HANGS_S)
     assert (process.returncode, "Error" in err) == (128 + signal.SIGTERM, False)
 
 
-def test_what_the_parent_ignores_stays_ignored() -> None:
+def test_what_the_parent_ignores_stays_ignored():
     """nohup starts a program with SIGHUP ignored."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
@@ -93,7 +93,7 @@ def test_what_the_parent_ignores_stays_ignored() -> None:
         assert not signals.should_stop()
 
 
-def test_no_handler_is_installed_off_the_main_thread() -> None:
+def test_no_handler_is_installed_off_the_main_thread():
     """signal.signal raises ValueError there: a run in a notebook's thread could not start."""
 
     def in_context() -> list[object]:

@@ -2,76 +2,26 @@
 
 import json
 import math
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gpt
-from gpt.distributed.ranks import SINGLE
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.text import batches
-from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.build_step import build_step
-from gpt.training.evaluator import Progress
-from gpt.training.run_context import RunContext
-from gpt.training.run_state import RunState
-from gpt.training.schedule import Schedule
 from gpt.training.start import train
-from gpt.training.stopwatch import Stopwatch
-from gpt.training.time_budget import TimeBudget
-from gpt.training.trainer import Trainer
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 
 pytestmark = pytest.mark.precision
 
 
-# --- events ---
-
-
-def test_events_tell_a_notebook_all_that_the_records_hold(corpus: Corpus) -> None:
-    events: list[dict[str, Any]] = []
-    train(small(train__log_every=3), corpus, Path("r"), on_event=events.append)
-    told: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event["kind"] in ("step", "evaluation"):
-            told.setdefault(event["step"], {"step": event["step"]}).update(event)
-    for record in metrics_of(Path("r")):
-        assert record.items() <= told[record["step"]].items()
-    assert set(told) == {0, 3, 4, 6, 8, 9, 11}
-    samples = [event for event in events if event["kind"] == "sample"]
-    assert [(event["step"], len(event["text"])) for event in samples] == [
-        (step, 5) for step in (0, 4, 8, 11)
-    ]
-    saved = [event for event in events if event["kind"] == "checkpoint"]
-    assert [event["step"] for event in saved] == [0, 4, 8, 11]
-    assert Path(saved[-1]["path"]).is_dir()
-
-
-def test_training_works_off_the_main_thread_and_changes_no_handler(corpus: Corpus) -> None:
-    """Python refuses signal handlers there; a notebook's callbacks may run in any thread."""
-    before, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(train, small(), corpus, Path("r")).result().step == 11
-    assert signal.getsignal(signal.SIGINT) == before
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(torch.get_num_threads).result() == threads
-
-
-# --- which checkpoint is the best ---
-
-
-def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> None:
+def test_after_an_early_stop_the_newest_weights_are_sampled(corpus):
     """`best` was step 0, untrained, until the first evaluation."""
     steps = []
     with pytest.raises(Interrupted, match="stopped at step 3, saved"):
@@ -85,7 +35,7 @@ def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> N
     assert gpt.load("r").step == 3
 
 
-def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
+def test_step_0_is_never_the_best_of_a_run(corpus):
     """The loss of guessing is below that of a run that diverges, but it is no model's."""
     bad = small(**RISING | {"train__learning_rate": 9.0, "train__eval_every": 4})
     outcome = train(bad, corpus, Path("r"))
@@ -93,37 +43,10 @@ def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
     assert gpt.load("r").step == outcome.best_step > 0
 
 
-def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
-    """Its loss was assumed to be that of guessing, which a trained model's is not."""
-    config = small()
-    model = GPT(config.model, len(corpus.vocabulary))
-    torch.nn.init.normal_(model.head.weight)
-    expected = evaluate(model, corpus.val)
-    update = build_step(config, model, torch.device("cpu"), SINGLE, corpus.train)
-    budget = TimeBudget(config, len(corpus.val) - 1, Stopwatch(perf_counter))
-    state = RunState(config, 0, update, Schedule(config), budget, Progress())
-    Path("r").mkdir()
-    context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False, update.device)
-    Trainer(context, state, None).fit()
-    assert metrics_of(Path("r"))[0]["val_loss"] == expected
-
-
-@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
-def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
-    progress = Progress()
-    improved = [progress.add(step, loss, is_milestone=True) for step, loss in enumerate(losses, 1)]
-    best = losses.index(min(losses))
-    assert (progress.best_step, progress.best_loss) == (best + 1, losses[best])
-    assert progress.since_best == len(losses) - 1 - best
-    assert [i for i, is_best in enumerate(improved) if is_best][-1] == best
-
-
-# --- evaluations on a part of the val split ---
-
 PART = {"train__eval_characters": 53}
 
 
-def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Corpus) -> None:
+def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     outcome = train(small(**RISING | PART), corpus, Path("r"))
     records = metrics_of(Path("r"))
     parts = {r["step"]: r["val_loss_part"] for r in records[1:]}
@@ -137,7 +60,7 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Co
     assert same_weights(Path("r"), Path("whole"))
 
 
-def test_the_last_step_is_the_best_if_only_the_part_says_otherwise() -> None:
+def test_the_last_step_is_the_best_if_only_the_part_says_otherwise():
     """Bug: `gpt sample` used step 226, of val loss 0.551, and not the last step, of 0.548."""
     Path("a.txt").write_text(2003 * "ab" + 29 * "aabb" + 197 * "ab", "utf-8")
     settings = {"train__eval_characters": 13, "data__val_fraction": 510 / 4516}
@@ -151,7 +74,7 @@ def test_the_last_step_is_the_best_if_only_the_part_says_otherwise() -> None:
     assert gpt.load("r", "best").checkpoint.step == 11
 
 
-def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
+def test_patience_and_target_go_by_the_part(corpus):
     train(small(**RISING | PART), corpus, Path("all"))
     parts = [r["val_loss_part"] for r in metrics_of(Path("all"))]
     patient = train(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
@@ -162,40 +85,7 @@ def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
     assert target.val_loss != parts[target.step]
 
 
-@pytest.mark.parametrize("stop_after", [3, 25, 40])
-def test_a_stop_while_the_whole_is_scored_leaves_that_to_the_resume(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, stop_after: int
-) -> None:
-    """That of the last step: 2 windows of the part, 19 of the whole, 19 more of the best."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 13)
-    config = small(**RISING | PART)
-    expected = train(config, corpus, Path("whole"))
-    windows: list[int] = []
-
-    def count(model: GPT, ids: torch.Tensor) -> None:
-        last = Path("r/metrics.jsonl").exists() and len(metrics_of(Path("r"))) == 11
-        if not model.training and last:
-            windows.append(1)
-
-    with before_forward(count), pytest.raises(Interrupted, match="stopped at step 11, saved"):
-        train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
-    resumed = train(config, corpus, Path("r"), mode="resume")
-    assert (resumed.val_loss, resumed.best_val_loss) == (expected.val_loss, expected.best_val_loss)
-    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
-    assert same_weights(Path("r"), Path("whole"))
-
-
-# --- training for longer ---
-
-
-def rates(run: str) -> dict[int, float]:
-    return {r["step"]: r["lr"] for r in metrics_of(Path(run)) if "lr" in r}
-
-
-# --- rolling back ---
-
-
-def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
+def test_a_rollback_loads_into_the_model_that_is_there(corpus):
     """It made a second model and optimizer while it held the first: twice the memory."""
     trained: list[torch.nn.Module] = []
 
@@ -214,7 +104,7 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
     assert len(set(trained)) == 1
 
 
-def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
+def test_a_rollback_at_the_last_save_trains_to_the_end(corpus):
     """It had a reason to stop by then, and ended at the step it rolled back to."""
     updated: list[torch.nn.Module] = []
     spoilt: list[int] = []
@@ -232,10 +122,7 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
     assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
 
 
-# --- time ---
-
-
-def test_elapsed_s_counts_on_over_resumes(corpus: Corpus) -> None:
+def test_elapsed_s_counts_on_over_resumes(corpus):
     """It began anew with each process, so that a resumed run's curve against time ran back."""
     first = train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     resumed = train(small(), corpus, Path("r"), mode="resume")

@@ -28,7 +28,7 @@ class WorkerBackward(Backward):
     """Backward pass in which several workers (threads) each run the whole model on a few windows.
 
     This is faster than dividing each operation among all threads, which then wait for each other
-    (`python scripts/bench.py workers` measures both). If there are more threads than MAX_WORKERS,
+    (`python scripts/bench workers` measures both). If there are more threads than MAX_WORKERS,
     each worker uses several of them.
     """
 

@@ -2,7 +2,7 @@
 
 torch.optim has both, but importing it loads torch's compiler, which takes 2 s. torch's Muon
 processes one matrix at a time in bfloat16. On a CPU without bfloat16, it takes four times as long
-as the Muon of this module (`python scripts/bench.py optimizer`).
+as the Muon of this module (`python scripts/bench optimizer`).
 """
 
 from collections.abc import Sequence

@@ -4,43 +4,28 @@ The commands and flags are taken from the program, and the values of a flag from
 that new flags are tried, too.
 """
 
-import contextlib
-import gc
 import json
-import logging
 import os
 import random
 import resource
-import shlex
 import shutil
-import signal
 import sys
-import traceback
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import hypothesis
 import typer
-from hypothesis import strategies as st
 
+from faults.commands import Command, Ended
 from faults.tally import Tally
-from faults.work import PROCESSES, Work, ended, tiny
-from gpt.cli.main import COMMANDS, app, main
+from faults.work import Work, tiny
+from gpt.cli.main import COMMANDS, app
 from gpt.config.schema import SETTINGS
 from gpt.config.yaml import to_yaml
-from gpt.errors import GPTError
 from gpt.lessons import LESSONS
 from gpt.text.display import visible
 
 EXIT_CODES = (0, 1, 2, 129, 130, 143)
-CTRL_C_S = 2.0  # seconds until a command that still runs gets a Ctrl-C
-HANGS_S = 60  # seconds until a command is said to hang
-LINES_PER_PROCESS = 100  # a command line may kill its process
+CTRL_C_S = (2.0, 20.0)  # seconds after which a command that still runs gets a Ctrl-C
 ROOM_BYTES = 6 << 30  # addresses that such a process may still allocate
 UNEXPECTED = "(--debug shows where)"  # end of the message of an unexpected error
 
@@ -80,55 +65,20 @@ RIGHT = {  # valid values by metavar
 TYPED = (b"", b"the\n", b"/help\n/seed x\n/length 3\nthe\n/continue\n/quit\n", b"\xff\n", b"\0" * 9)
 
 
-class HangsError(BaseException):
-    """A command ignored Ctrl-C."""
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """Arguments and standard input of `gpt`."""
-
-    arguments: list[str]
-    stdin: bytes
-
-    def __str__(self) -> str:
-        return f"gpt {shlex.join(self.arguments)} < {self.stdin!r}"
-
-
-def _argument(content: bytes) -> str:
-    """Decode an argument; remove paths that lead out of the folder."""
+def _junk(draws: random.Random) -> str:
+    """Draw bytes or characters; leave out what would lead out of the folder."""
+    length, codes = draws.randrange(20), range(draws.choice((0x80, 0x300, sys.maxunicode)))
+    content = draws.randbytes(length)
+    if draws.random() < 0.5:
+        content = "".join(map(chr, draws.choices(codes, k=length))).encode("utf-8", "ignore")
     return os.fsdecode(content.replace(b"\0", b"").replace(b"..", b"").lstrip(b"/"))
 
 
-JUNK = st.binary(max_size=20).map(_argument) | st.text(max_size=20).map(
-    lambda text: _argument(text.encode("utf-8", "ignore"))
-)
-
-
-def some_junk(count: int, seed: int) -> list[str]:
-    """Draw `count` random arguments."""
-    found: list[str] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        database=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(JUNK)
-    def collect(value: str) -> None:
-        found.append(value)
-
-    collect()
-    gc.callbacks.clear()  # a Ctrl-C in hypothesis' callback would end in a traceback
-    return found
-
-
-def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
+def command_line(draws: random.Random, work: Work) -> Command:
     """Draw a command with some of its flags in any order; none, some or all values are wrong."""
     name = draws.choice(COMMANDS)
-    parameters = typer.main.get_command(app).get_command(None, name).params  # type: ignore[attr-defined]
+    found = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
+    parameters = [p for p in found.params if p.opts[0] != "--debug"]
     chosen = draws.sample(parameters, draws.randint(0, min(4, len(parameters))))
     chosen += [p for p in parameters if p.required and p not in chosen and draws.random() < 0.9]
     wrong, words = draws.choice((0.0, 0.3, 0.3, 1.0)), list[list[str]]()
@@ -137,7 +87,7 @@ def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
         for _ in range(draws.choice((1, 1, 2)) if getattr(parameter, "multiple", False) else 1):
             value = draws.choice(RIGHT.get(metavar, metavar.split("|")))
             if draws.random() < wrong:
-                value = _wrong_value(metavar, draws, junk)
+                value = _wrong_value(metavar, draws)
             if getattr(parameter, "is_flag", False):
                 words.append([flag])
             elif flag.startswith("-"):
@@ -145,16 +95,17 @@ def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
             else:
                 words.append([value])
     if draws.random() < 0.05:
-        words.append([draws.choice(["--help", "--", "-", "--no-such-flag", draws.choice(junk)])])
+        words.append([draws.choice(["--help", "--", "-", "--no-such-flag", _junk(draws)])])
     if name == "train" and not {p.opts[0] for p in chosen} & {"--config", "--resume"}:
         words.append(["--config", "tiny.yaml"])  # trains in moments
     draws.shuffle(words)
     stdin = draws.choice([*TYPED, draws.randbytes(draws.randrange(50))])
-    return CommandLine([name, *(word for some in words for word in some)], stdin)
+    arguments = [name, *(word for some in words for word in some)]
+    return Command(arguments, work.folder, work.folder / "here", stdin, _limit)
 
 
-def _wrong_value(metavar: str, draws: random.Random, junk: list[str]) -> str:
-    anything = draws.choice((PATHS, WORDS, PROMPTS, NUMBERS, junk))
+def _wrong_value(metavar: str, draws: random.Random) -> str:
+    anything = draws.choice((PATHS, WORDS, PROMPTS, NUMBERS, (_junk(draws),)))
     if "=" in metavar and draws.random() < 0.9:
         key = draws.choice([*SETTINGS])
         return f"{key}={draws.choice(draws.choice((NUMBERS, YAML, anything)))}"
@@ -164,26 +115,27 @@ def _wrong_value(metavar: str, draws: random.Random, junk: list[str]) -> str:
 
 
 def fuzzed_command_lines(work: Work, count: int, seed: int) -> Tally:
-    """Run `count` command lines in processes that each run up to 100."""
-    tally = Tally("command lines")
-    with tally.timed():
-        _train_template(work)
-        for first in range(0, count, LINES_PER_PROCESS):
-            report, last = work.folder / "report.json", work.folder / "command"
-            report.unlink(missing_ok=True)
-            most = min(LINES_PER_PROCESS, count - first)
-            arguments = (work.folder, most, seed + first, report, last)
-            process = PROCESSES.Process(target=_run_some, args=arguments)
-            process.start()
-            code = ended(process, HANGS_S * most)
-            tally.tries += most
-            if code:
-                tally.crashes.append(f"{last.read_text()}: the process ended with {code}")
-            else:
-                found = json.loads(report.read_text())
-                tally.crashes += found["crashes"]
-                tally.outcomes.update(found["outcomes"])
+    """Run `count` command lines, each in a new copy of a folder."""
+    tally, draws = Tally("command lines"), random.Random(seed)
+    _train_template(work)
+    for _ in range(count):
+        command = command_line(draws, work)
+        _make_folder(work.folder / "template", command.here)
+        ended = command.run(CTRL_C_S)
+        tally.tries += 1
+        tally.outcomes[f"{command.arguments[0]}: exit code {ended.code}"] += 1
+        if problem := _problem(command, ended):
+            tally.crashes.append(f"{command}: {problem}")
     return tally
+
+
+def _limit() -> None:
+    """Limit the memory of this process; make warnings errors, as in the tests."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM_BYTES, hard))
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", ResourceWarning)  # Ctrl-C may leave a file open
 
 
 def _train_template(work: Work) -> None:
@@ -223,116 +175,21 @@ def _make_folder(template: Path, folder: Path) -> None:
         path.chmod(0)
 
 
-def _run_some(folder: Path, count: int, seed: int, report: Path, last: Path) -> None:
-    """Run `count` command lines in this process, and write how they ended."""
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM_BYTES, hard))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    tally = Tally("")
-
-    draws, junk = random.Random(seed), some_junk(count, seed)
-    for _ in range(count):
-        line = command_line(draws, junk)
-        _make_folder(folder / "template", folder / "here")
-        os.chdir(folder / "here")
-        last.write_text(str(line), errors="backslashreplace")
-        outcome, problem = run_command_line(line)
-        tally.outcomes[outcome] += 1
-        if problem:
-            tally.crashes.append(f"{line}: {problem}")
-    crashes = [crash.encode("utf-8", "backslashreplace").decode() for crash in tally.crashes]
-    report.write_text(json.dumps({"outcomes": tally.outcomes, "crashes": crashes}))
-
-
-def run_command_line(line: CommandLine) -> tuple[str, str]:
-    """Run a command line in this process; return how it ended, and the problem, if any."""
-    out = TextIOWrapper(BytesIO(), "utf-8")
-    err = TextIOWrapper(BytesIO(), "utf-8", errors="backslashreplace")
-    code: Any = None
-    raised = ""
-    with _with_streams(line, out, err), _interrupted_in_time():
-        try:
-            main()
-        except SystemExit as done:
-            code = done.code or 0
-        except KeyboardInterrupt:
-            code = 130
-        except BaseException as error:
-            expected = isinstance(error, (GPTError, OSError, MemoryError))
-            expected |= hasattr(error, "format_message")  # an error of typer
-            debugged = expected and "--debug" in line.arguments
-            code = 1 if debugged else type(error).__name__
-            raised = "" if debugged else "".join(traceback.format_exception(error))
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        texts.append(stream.buffer.getvalue().decode())
-    outcome = f"{line.arguments[0]}: exit code {code}"
-    return outcome, raised or _problem(line, code, *texts)
-
-
-def _problem(line: CommandLine, code: Any, out: str, err: str) -> str:
+def _problem(command: Command, ended: Ended) -> str:
     """Return what is wrong with how a command ended, or nothing."""
-    messages = [text for text in err.splitlines() if text.startswith("gpt: ")]
-    expected = (0, 1) if "--debug" in line.arguments else (int(code != 0),)
+    code, err = ended.code, ended.err
     if code not in EXIT_CODES:
         return f"exit code {code}: {err}"
     if "Traceback" in err or UNEXPECTED in err:
         return f"an unexpected error: {err}"
-    if len(messages) not in expected and code < 128:
-        return f"exit code {code}, {len(messages)} messages: {err}"
+    if len(ended.messages) != int(code != 0) and code < 128:
+        return f"exit code {code}, {len(ended.messages)} messages: {err}"
     if visible(err) != err:
         return f"control characters: {err!r}"
-    if (
-        code == 0
-        and "--json" in line.arguments
-        and not {"--help", "--help-all"} & {*line.arguments}
-    ):
+    asks_for_help = {"--help", "--help-all"} & {*command.arguments}
+    if code == 0 and "--json" in command.arguments and not asks_for_help:
         try:
-            json.loads(out)
+            json.loads(ended.out)
         except ValueError:
-            return f"expected one JSON object, got {out!r}"
+            return f"expected one JSON object, got {ended.out!r}"
     return ""
-
-
-@contextlib.contextmanager
-def _with_streams(line: CommandLine, out: TextIOWrapper, err: TextIOWrapper) -> Iterator[None]:
-    """Set the arguments and streams of this process; warnings are errors, as in the tests."""
-    log = logging.getLogger("gpt")
-    before = sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers
-    sys.argv = ["gpt", *line.arguments]
-    sys.stdin, sys.stdout, sys.stderr = TextIOWrapper(BytesIO(line.stdin), "utf-8"), out, err
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            warnings.simplefilter("ignore", ResourceWarning)  # Ctrl-C may leave a file open
-            yield
-    finally:
-        sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers = before
-
-
-@contextlib.contextmanager
-def _interrupted_in_time() -> Iterator[None]:
-    """Send Ctrl-C after CTRL_C_S; raise HangsError if that does not end the command."""
-    rings = 0
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal rings
-        rings += 1
-        if rings > HANGS_S / CTRL_C_S:
-            raise HangsError
-        if rings in (1, 10):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGINT)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, CTRL_C_S, CTRL_C_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,36 +3,25 @@
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import gpt.cli.main
+from faults.commands import Command
 from faults.tally import Tally
-from faults.work import PROCESSES, Work, bits, differences, ended, remove, tiny
+from faults.work import Work, bits, differences, remove, tiny
 from gpt.config.yaml import to_yaml
 
 INODES = (*range(0, 31, 3), 40)  # free inodes; a run has 17 files at its second checkpoint
 PAGES = (0, 1, 4, 8, 16, 32, 64, 96, 128)  # free pages of 4 KiB
 
 
-class CannotMountError(Exception):
-    """This process may not mount a file system."""
-
-
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a file system in a folder, as long as the context.
-
-    Raises:
-        CannotMountError: this process may not do so.
-    """
+    """Mount a file system in a folder, as long as the context."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes=999", "none", str(folder)]
-    if sys.platform != "linux" or subprocess.run(command, capture_output=True).returncode:
-        folder.rmdir()
-        raise CannotMountError
+    subprocess.run(command, check=True, capture_output=True)
     try:
         yield folder
     finally:
@@ -50,31 +39,30 @@ def without_room(work: Work) -> Tally:
     part, resumed = work.folder / "part", work.folder / "resumed"
     settings = work.folder / "settings.yaml"
     settings.write_text(to_yaml(config))
-    with tally.timed():
-        work.train(config, part)
-        shutil.copytree(part, resumed)
-        work.train(longer, resumed, again="resume")
-        expected = {False: bits(part), True: bits(resumed)}
-        for inodes, pages, resume in _rooms():
-            try:
-                with small_disk(work.folder / "disk", "20m") as disk:
-                    run = disk / "run"
-                    arguments = ["--config", str(settings), "--run-dir", str(run)]
-                    if resume:
-                        shutil.copytree(part, run)
-                        arguments = ["--resume", str(run), "--set", "train.steps=8"]
-                    name = f"inodes {inodes}, pages {pages}, resume {resume}"
-                    _fill(disk, inodes, pages)
-                    _train_without_room(work, name, arguments, tally)
-                    shutil.rmtree(disk / "filler")
-                    if problem := work.finish(longer if resume else config, run):
-                        tally.lost.append(f"{name}: {problem}")
-                    else:
-                        tally.changed += differences(run, expected[resume])
-                    tally.tries += 1
-            except CannotMountError:
-                tally.skipped = "this process may not mount a file system"
-                break
+    work.train(config, part)
+    shutil.copytree(part, resumed)
+    work.train(longer, resumed, again="resume")
+    expected = {False: bits(part), True: bits(resumed)}
+    for inodes, pages, resume in _rooms():
+        try:
+            with small_disk(work.folder / "disk", "20m") as disk:
+                run = disk / "run"
+                arguments = ["--config", str(settings), "--run-dir", str(run)]
+                if resume:
+                    shutil.copytree(part, run)
+                    arguments = ["--resume", str(run), "--set", "train.steps=8"]
+                name = f"inodes {inodes}, pages {pages}, resume {resume}"
+                _fill(disk, inodes, pages)
+                _train_without_room(work, name, arguments, tally)
+                shutil.rmtree(disk / "filler")
+                if problem := work.finish(longer if resume else config, run):
+                    tally.lost.append(f"{name}: {problem}")
+                else:
+                    tally.changed += differences(run, expected[resume])
+                tally.tries += 1
+        except subprocess.CalledProcessError as error:  # needs Linux and root
+            tally.skipped = f"this process cannot mount a file system: {error}"
+            break
     for run in (part, resumed):
         remove(run)
     return tally
@@ -100,20 +88,7 @@ def _fill(disk: Path, inodes: int | None, pages: int | None) -> None:
 
 def _train_without_room(work: Work, name: str, arguments: list[str], tally: Tally) -> None:
     """Run `gpt train` in a process of its own, and note how it ended."""
-    log = work.folder / "stderr"
-    command = ["train", work.corpus.name, *arguments]
-    process = PROCESSES.Process(target=_gpt, args=(command, log, str(work.folder / "cache")))
-    process.start()
-    code, said = ended(process), log.read_text(errors="replace")
-    messages = sum(line.startswith("gpt: ") for line in said.splitlines())
-    tally.outcomes[f"exit code {code}"] += 1
-    if code not in (0, 1) or messages != code or "Traceback" in said:
-        tally.crashes.append(f"{name}: exit code {code}: {said}")
-
-
-def _gpt(arguments: list[str], log: Path, cache: str) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    os.environ["XDG_CACHE_HOME"] = cache
-    sys.argv = ["gpt", *arguments]
-    gpt.cli.main.main()
+    done = Command(["train", work.corpus.name, *arguments], work.folder, work.folder).run()
+    tally.outcomes[f"exit code {done.code}"] += 1
+    if done.code not in (0, 1) or len(done.messages) != done.code or "Traceback" in done.err:
+        tally.crashes.append(f"{name}: exit code {done.code}: {done.err}")

@@ -30,16 +30,15 @@ def killed_at_random(work: Work, kills: int, seed: int, ensemble: int = 1) -> Ta
     draws, config = random.Random(seed), tiny(STEPS, ensemble=ensemble)
     run = work.folder / "killed"
     unkilled = _reference(work, config, work.folder / "unkilled")
-    with tally.timed():
-        while tally.tries < kills:
-            process = work.start(config, run, again=resume_or_overwrite(run))
-            code = ended(process, draws.expovariate(1 / MOMENT_S))
-            if code == -signal.SIGKILL:
-                tally.tries += 1
-            elif code:
-                tally.lost.append(f"exit code {code}: {told(run)}")
-            if code != -signal.SIGKILL or tally.tries == kills:
-                _finish(work, config, run, tally, unkilled)
+    while tally.tries < kills:
+        process = work.start(config, run, again=resume_or_overwrite(run))
+        code = ended(process, draws.expovariate(1 / MOMENT_S))
+        if code == -signal.SIGKILL:
+            tally.tries += 1
+        elif code:
+            tally.lost.append(f"exit code {code}: {told(run)}")
+        if code != -signal.SIGKILL or tally.tries == kills:
+            _finish(work, config, run, tally, unkilled)
     return tally
 
 
@@ -50,13 +49,8 @@ def _of_members(ensemble: int) -> str:
 def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
     """Train a run that is not killed, and return its bits."""
     remove(run)
-    _must_end(work.train(config, run), run)
+    work.train_to_the_end(config, run)
     return bits(run)
-
-
-def _must_end(code: int, run: Path) -> None:
-    if code:
-        raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
 
 
 def killed_at_operations(
@@ -67,29 +61,25 @@ def killed_at_operations(
     first, second = (Tally(name + _of_members(ensemble)) for name in names)
     draws, config = random.Random(seed), short(ensemble)
     unkilled = _reference(work, config, work.folder / "unkilled")
-    with first.timed():
-        numbers = [*spread(_operations(work, config), kills)]
+    numbers = [*spread(_operations(work, config), kills)]
     for index, operation in enumerate(numbers):
         run = work.folder / f"operation-{operation}"
         again = run.with_name(f"{run.name}-again")
-        with first.timed():
-            if not _killed(work, config, run, operation, first):
-                continue
-        with second.timed():
-            for _ in range(SECOND_KILLS):
-                due = second.tries < (index + 1) * second_kills // kills
-                if due and run.exists():
-                    shutil.copytree(run, again)
-                    _kill_resume(work, config, again, draws, second, unkilled)
-        with first.timed():
-            _finish(work, config, run, first, unkilled)
+        if not _killed(work, config, run, operation, first):
+            continue
+        for _ in range(SECOND_KILLS):
+            due = second.tries < (index + 1) * second_kills // kills
+            if due and run.exists():
+                shutil.copytree(run, again)
+                _kill_resume(work, config, again, draws, second, unkilled)
+        _finish(work, config, run, first, unkilled)
     return [first, second]
 
 
 def _operations(work: Work, config: Config) -> int:
     """Count the file operations of a run: the last at which it can be killed."""
     run, log = work.folder / "counted", work.folder / "operations"
-    _must_end(work.train(config, run, partial(log_changes, log)), run)
+    work.train_to_the_end(config, run, partial(log_changes, log))
     remove(run)
     return log.stat().st_size
 
@@ -150,19 +140,18 @@ def killed_in_overwrite(work: Work, kills: int) -> Tally:
     tally, config, other = Tally("killed overwriting"), short(), tiny(steps=4, seed=7)
     unkilled = _reference(work, config, work.folder / "unkilled")
     old = work.folder / "old"
-    with tally.timed():
-        _reference(work, other, old)
-        for number in range(1, kills + 1):
-            run = work.folder / f"overwritten-{number}"
-            shutil.copytree(old, run)
-            before = partial(die_at, number)
-            if work.train(config, run, before, again="overwrite") != -signal.SIGKILL:
-                tally.lost.append(f"{run.name}: not killed: {told(run)}")
-            tally.tries += 1
-            if code := work.train(config, run, again="overwrite"):
-                tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
-            else:
-                tally.changed += differences(run, unkilled)
-            remove(run)
-        remove(old)
+    _reference(work, other, old)
+    for number in range(1, kills + 1):
+        run = work.folder / f"overwritten-{number}"
+        shutil.copytree(old, run)
+        before = partial(die_at, number)
+        if work.train(config, run, before, again="overwrite") != -signal.SIGKILL:
+            tally.lost.append(f"{run.name}: not killed: {told(run)}")
+        tally.tries += 1
+        if code := work.train(config, run, again="overwrite"):
+            tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
+        else:
+            tally.changed += differences(run, unkilled)
+        remove(run)
+    remove(old)
     return tally

@@ -31,23 +31,22 @@ def killed_ranks(work: Work, kills: int, seed: int, ranks: int = 2) -> Tally:
         raise RuntimeError(f"an undisturbed job ended with {code}: {told(run)}")
     undisturbed = bits(run)
     run = work.folder / "killed"
-    with tally.timed():
-        while tally.tries < kills:
-            restarts = f"--max-restarts={kills - tally.tries}"
-            options = ("--standalone", f"--nproc-per-node={ranks}", restarts)
-            job = _start(work, config, run, options)
-            while tally.tries < kills and job.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    job.wait(draws.uniform(0, 2 * START_S))
-                with suppress(IndexError, psutil.NoSuchProcess):
-                    workers = psutil.Process(job.pid).children()
-                    workers[draws.randrange(ranks)].kill()
-                    tally.tries += 1
-            if code := job.wait():
-                tally.lost.append(f"exit code {code}: {_messages(run)}")
-            else:
-                tally.changed += differences(run, undisturbed)
-            remove(run)
+    while tally.tries < kills:
+        restarts = f"--max-restarts={kills - tally.tries}"
+        options = ("--standalone", f"--nproc-per-node={ranks}", restarts)
+        job = _start(work, config, run, options)
+        while tally.tries < kills and job.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(draws.uniform(0, 2 * START_S))
+            with suppress(IndexError, psutil.NoSuchProcess):
+                workers = psutil.Process(job.pid).children()
+                workers[draws.randrange(ranks)].kill()
+                tally.tries += 1
+        if code := job.wait():
+            tally.lost.append(f"exit code {code}: {_messages(run)}")
+        else:
+            tally.changed += differences(run, undisturbed)
+        remove(run)
     remove(work.folder / "undisturbed")
     return tally
 

@@ -1,8 +1,6 @@
 """Readers of a run that is being written, or that cannot be read for a moment."""
 
-import codecs
 import errno
-import os
 import shutil
 import time
 from collections import Counter
@@ -19,11 +17,10 @@ from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, hash_of, remove, stderr, tiny, told
 from gpt.config.schema import Config
 from gpt.errors import GPTError
-from gpt.runs.format import FILES, INDEX, MANIFEST, CheckpointData, TrainingState, step_folder
-from gpt.runs.read import read_checkpoint, read_index
+from gpt.runs.format import INDEX, CheckpointData, TrainingState
+from gpt.runs.read import read_checkpoint
 from gpt.runs.write import write_checkpoint
 
-NOBODY = 65534
 ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE)
 
 
@@ -44,23 +41,22 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
     log = work.folder / "written.log"
     config = tiny(10**8, every=1, eval_every=2, log_every=10**6, keep_checkpoints=1)
     found: Counter[tuple[int, str]] = Counter()
-    with tally.timed():
-        process = work.start(config, run, partial(_log_what_is_written, log))
-        while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
-            time.sleep(0.01)
-        while tally.tries < reads and process.is_alive():
-            which = ("best", "last")[tally.tries % 2]
-            tally.tries += 1
-            try:
-                data = read_checkpoint(run, which)
-            except (GPTError, OSError) as error:
-                tally.false_alarms.append(f"{which}, read {tally.tries}: {error}")
-            else:
-                found[data.step, hash_of(data)] += 1
-        if not process.is_alive():
-            tally.lost.append(f"the writer ended: {told(run)}")
-        ended(process, 0)
-        written = set(log.read_text().splitlines())
+    process = work.start(config, run, partial(_log_what_is_written, log))
+    while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
+        time.sleep(0.01)
+    while tally.tries < reads and process.is_alive():
+        which = ("best", "last")[tally.tries % 2]
+        tally.tries += 1
+        try:
+            data = read_checkpoint(run, which)
+        except (GPTError, OSError) as error:
+            tally.false_alarms.append(f"{which}, read {tally.tries}: {error}")
+        else:
+            found[data.step, hash_of(data)] += 1
+    if not process.is_alive():
+        tally.lost.append(f"the writer ended: {told(run)}")
+    ended(process, 0)
+    written = set(log.read_text().splitlines())
     tally.changed += [f"step {s}" for s, h in found if f"{s} {h}" not in written]
     tally.outcomes["checkpoints written"] = len(written)
     tally.outcomes["different checkpoints read"] = len(found)
@@ -76,28 +72,18 @@ def without_permission(work: Work) -> Tally:
     """
     tally, config, longer = Tally("resumed unreadable"), tiny(4, every=2), tiny(8, every=2)
     run, resumed = work.folder / "unreadable", work.folder / "resumed"
-    with tally.timed():
-        for target in (run, resumed):
-            _must(work.train(config, target), target)
-        _must(work.train(longer, resumed, again="resume"), resumed)
-        expected = bits(resumed)
-        for number, error in enumerate(cycle(ERRORS), start=1):
-            name = f"{errno.errorcode[error]}-{number}"
-            fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
-            if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
-                break  # there are no more reads
-        for file in (*FILES, MANIFEST):
-            name = f"denied-{file}"
-            denied = partial(_deny, work.folder / name, file)
-            _resume_unreadable(work, longer, run, name, denied, expected, tally)
+    for target in (run, resumed):
+        work.train_to_the_end(config, target)
+    work.train_to_the_end(longer, resumed, again="resume")
+    expected = bits(resumed)
+    for number, error in enumerate(cycle(ERRORS), start=1):
+        name = f"{errno.errorcode[error]}-{number}"
+        fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
+        if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
+            break  # there are no more reads
     for leftover in (run, resumed):
         remove(leftover)
     return tally
-
-
-def _must(code: int, run: Path) -> None:
-    if code:
-        raise RuntimeError(f"{run.name} ended with {code}: {told(run)}")
 
 
 def _resume_unreadable(
@@ -121,23 +107,9 @@ def _resume_unreadable(
     messages = [line for line in stderr(copy).splitlines() if not line.startswith(" ")]
     if aside or any("damaged" in line or "no checkpoint" in line for line in messages):
         tally.false_alarms.append(f"{name}: {' '.join(aside)} {told(copy)}")
-    for path in copy.rglob("*.*"):
-        path.chmod(0o755)
     if code and (problem := work.finish(config, copy)):
         tally.lost.append(problem)
     else:
         tally.changed += differences(copy, expected)
     remove(copy)
     return failed
-
-
-def _deny(run: Path, name: str) -> None:
-    """Make one file of the last checkpoint unreadable for this process."""
-    file = step_folder(run / "checkpoints", read_index(run / "checkpoints").last) / name
-    file.chmod(0)
-    if os.geteuid() == 0:  # root can read all files
-        for path in (run, *run.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
-        codecs.lookup("utf-32-le")  # this user may not be able to import the codec later
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)

@@ -45,19 +45,18 @@ def killed_sweeps(work: Work, kills: int, seed: int) -> Tally:
         raise RuntimeError(f"an unkilled sweep ended with {code}: {told(folder)}")
     unkilled = {run.name: bits(folder / run.name) for run in asked}
     remove(folder)
-    with tally.timed():
-        while tally.tries < kills:
-            code = _swept(work, asked, folder, draws.expovariate(1 / MOMENT_S))
-            if code == -signal.SIGKILL:
-                tally.tries += 1
-            if code == -signal.SIGKILL and tally.tries == kills:
-                code = _swept(work, asked, folder)
-            if code not in (0, -signal.SIGKILL):
-                tally.lost.append(f"exit code {code}: {told(folder)}")
-            if code != -signal.SIGKILL:
-                for run in asked:
-                    tally.changed += differences(folder / run.name, unkilled[run.name])
-                remove(folder)
+    while tally.tries < kills:
+        code = _swept(work, asked, folder, draws.expovariate(1 / MOMENT_S))
+        if code == -signal.SIGKILL:
+            tally.tries += 1
+        if code == -signal.SIGKILL and tally.tries == kills:
+            code = _swept(work, asked, folder)
+        if code not in (0, -signal.SIGKILL):
+            tally.lost.append(f"exit code {code}: {told(folder)}")
+        if code != -signal.SIGKILL:
+            for run in asked:
+                tally.changed += differences(folder / run.name, unkilled[run.name])
+            remove(folder)
     return tally
 
 

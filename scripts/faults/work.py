@@ -25,37 +25,19 @@ from gpt.training.start import Mode, train
 # threads, which do not survive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
 LOADED = ["gpt.training.start", "gpt.cli.main", "filelock", "torch._dynamo", "matplotlib.pyplot"]
-PROCESSES.set_forkserver_preload([*LOADED, "hypothesis.strategies", "unittest.mock"])
+PROCESSES.set_forkserver_preload([*LOADED, "unittest.mock"])
 HANGS_S = 300  # seconds until a process is killed
 Before = Callable[[], object]
 
 
 def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
     """Return a config with fast steps and many checkpoints."""
-    return Config.model_validate(
-        {
-            "device": "cpu",
-            "threads": 1,
-            "seed": changes.pop("seed", 1337),
-            "model": {
-                "T": 13,
-                "C": 24,
-                "n_layer": 2,
-                "n_head": 3,
-                "head_size": 10,
-                "ensemble": changes.pop("ensemble", 1),
-            },
-            "train": {
-                "steps": steps,
-                "batch_size": 3,
-                "checkpoint_every": every,
-                "eval_every": 50,
-                "log_every": 1,
-                "sample_length": 0,
-                **changes,
-            },
-        }
-    )
+    seed, ensemble = changes.pop("seed", 1337), changes.pop("ensemble", 1)
+    model = {"T": 13, "C": 24, "n_layer": 2, "n_head": 3, "head_size": 10, "ensemble": ensemble}
+    train = {"steps": steps, "batch_size": 3, "checkpoint_every": every, "eval_every": 50}
+    train |= {"log_every": 1, "sample_length": 0, **changes}
+    fixed = {"device": "cpu", "threads": 1, "seed": seed}
+    return Config.model_validate({**fixed, "model": model, "train": train})
 
 
 @dataclass(frozen=True)
@@ -81,6 +63,13 @@ class Work:
     ) -> int:
         """Train in another process; return its exit code, negative after a signal."""
         return ended(self.start(config, run, before, again=again))
+
+    def train_to_the_end(
+        self, config: Config, run: Path, before: Before | None = None, *, again: Mode = "new"
+    ) -> None:
+        """Train in another process, which must not fail."""
+        if code := self.train(config, run, before, again=again):
+            raise RuntimeError(f"{run.name} ended with {code}: {told(run)}")
 
     def finish(self, config: Config, run: Path) -> str:
         """Resume a run, or start it again if nothing was saved; return the problem, if any."""

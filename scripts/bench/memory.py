@@ -1,14 +1,5 @@
-"""Check that no command takes more memory than its estimate, or than is free.
+"""Peak memory of commands: no more than the estimate, or than is free. It needs Linux."""
 
-    python scripts/memory.py
-
-The peak memory of a run (ru_maxrss) is compared with the estimate of `--dry-run`. Hostile requests
-must be refused at once, with one message, also when `ulimit -v` or a control group leaves little
-memory. Prints one table; the exit code is 1 if a check fails. It needs Linux, and for the control
-group the permission to make one.
-"""
-
-import json
 import os
 import subprocess
 import sys
@@ -17,31 +8,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bench.frame import GPT, dry_run, settings
+from gpt import api
 from gpt.config.schema import Config
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 
-GPT = [sys.executable, "-m", "gpt"]
 SHORT = ["train.steps=12", "train.eval_every=12", "train.warmup_steps=2"]
+TRAINED_HERE = ("quickstart", "shakespeare_fast", "shakespeare_cpu", "shakespeare_best", "classic")
 SHIPPED = {  # changes that shorten a run without changing the memory of a step
-    "quickstart": SHORT,
-    "shakespeare_fast": SHORT,
-    "shakespeare_cpu": SHORT,
-    "shakespeare_best": SHORT,
-    "classic": SHORT,
+    **dict.fromkeys(TRAINED_HERE, SHORT),
     "shakespeare_gpu": [*SHORT, "device=cpu", "train.steps=3", "train.eval_characters=20000"],
 }
-LARGEST_RATIO = 1.2  # largest accepted ratio of peak memory to its estimate
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
-LITTLE_BYTES = 2**30  # memory limit of the control group, in bytes
+LITTLE_BYTES = 2**30  # limit of the control group, and of a refused request
 
 
-def run(*command: str, before: str = "") -> tuple[int, int, float, str]:
+def peak(*command: str, before: str = "") -> tuple[int, int, float, str]:
     """Run a command in a shell after `before`; return exit code, peak bytes, seconds and stderr."""
     began = time.perf_counter()
     with tempfile.TemporaryFile() as err:
@@ -86,23 +75,44 @@ def control_group(limit: int) -> Iterator[str]:
             group.rmdir()
 
 
-def shipped() -> Iterator[tuple[str, str, bool]]:
-    """Yield a title, a result and its success for each shipped config."""
+def memory() -> dict[str, Any]:
+    """Compare the peak memory of runs of shipped configs with the estimate of --dry-run."""
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in SHIPPED.items():
-            command = [*GPT, "train", "--config", name]
-            command += [part for change in changes for part in ("--set", change)]
-            dry = [*command, "--dry-run", "--json"]
-            estimate = json.loads(subprocess.run(dry, check=True, capture_output=True).stdout)
-            code, taken, _, message = run(*command, "--run-dir", str(Path(folder, name)))
+            estimate = dry_run(name, changes)["peak_bytes"]
+            command = [*GPT, "train", "--config", name, *settings(changes)]
+            code, taken, _, message = peak(*command, "--run-dir", str(Path(folder, name)))
             assert code == 0, message
-            ratio = taken / estimate["peak_bytes"]
-            sizes = f"{estimate['peak_bytes'] / 1e6:,.0f} MB estimated, {taken / 1e6:,.0f} MB taken"
-            yield name, f"{sizes}: {ratio:.2f}", ratio <= LARGEST_RATIO
+            found[name] = {"estimated_mb": round(estimate / 1e6), "taken_mb": round(taken / 1e6)}
+            found[name]["ratio"] = round(taken / estimate, 2)
+    return found
 
 
-def hostile() -> Iterator[tuple[str, str, bool]]:
-    """Yield a title, a result and its success for each hostile request, which must be refused."""
+def eval_memory(run: Path) -> dict[str, int]:
+    """Measure the peak MB of `gpt eval --html` for 1, 10 and 100 MB of text.
+
+    100 MB take minutes, also with a small `run`.
+    """
+    characters = api.load(run).vocabulary.characters
+    part = "".join(np.random.default_rng(1).choice([*characters], size=1_000_000))
+    found = {}
+    for megabytes in (1, 10, 100):
+        with tempfile.TemporaryDirectory() as folder:
+            file, page = Path(folder, "text.txt"), Path(folder, "page.html")
+            file.write_text(megabytes * part, "utf-8")
+            code, taken, _, message = peak(*GPT, "eval", str(run), str(file), "--html", str(page))
+            assert code == 0, message
+        found[f"{megabytes}_mb"] = round(taken / 1e6)
+    return found
+
+
+def refusals() -> dict[str, str]:
+    """Check that hostile requests are refused at once, with one message and little memory.
+
+    They are repeated with `ulimit -v`, and in a control group if one can be made.
+    """
+    found = {}
     with tempfile.TemporaryDirectory() as name, control_group(LITTLE_BYTES) as join:
         run_dir = str(hostile_run(Path(name, "run")))
         new = ["--run-dir", str(Path(name, "new"))]
@@ -119,23 +129,11 @@ def hostile() -> Iterator[tuple[str, str, bool]]:
             limits["1 GiB in a group: "] = join
         for limit, before in limits.items():
             for title, arguments in requests.items():
-                code, taken, seconds, message = run(*GPT, *arguments, before=before)
+                code, taken, seconds, message = peak(*GPT, *arguments, before=before)
                 lines = [line for line in message.splitlines() if line.startswith("gpt: ")]
                 # exit code 0: the lessons show a few characters, whatever T is
                 fine = code in (0, 1, 2) and len(lines) == bool(code) and taken < LITTLE_BYTES
+                fine &= "Traceback" not in message
                 result = f"exit {code}, {taken / 1e6:,.0f} MB, {seconds:.1f} s"
-                yield f"{limit}{title}", result, fine and "Traceback" not in message
-
-
-def main() -> None:
-    """Print the table."""
-    failed = False
-    for part in (shipped, hostile):
-        for title, result, fine in part():
-            print(f"{title:<52} {result}{'' if fine else '   FAILED'}", flush=True)
-            failed |= not fine
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()
+                found[f"{limit}{title}"] = result if fine else f"FAILED: {result}"
+    return found

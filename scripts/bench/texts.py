@@ -1,7 +1,8 @@
-"""Parts of bench.py: preparation of texts by size, and one text with both vocabularies."""
+"""Time and memory of preparing a text."""
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_peers import NanoGPT
+from bench.frame import text_or_tinyshakespeare
+from bench.peers import NanoGPT
 
 SIZES = {"100_mb": 10**8, "1_gb": 10**9, "2_gb": 2 * 10**9}
 PEER_SIZE = 10**8  # nanoGPT holds a list of ids: for 1 GB it needs too much memory
@@ -31,15 +33,16 @@ print(json.dumps({"s": took, "mib_over_imports": peak() - before, "V": len(corpu
 """
 
 
-def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
+def preparation(text: Path | None = None, nanogpt: Path | None = None) -> dict[str, Any]:
     """Measure time and memory of preparing a text of each size, and of finding it in the cache.
 
     `mb_per_s` is the median of REPEATS. nanoGPT's prepare.py runs in turn, if there is a checkout.
     """
+    peer = NanoGPT(nanogpt, text_or_tinyshakespeare(None)) if nanogpt else None
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for name, size in SIZES.items():
-            path = _repeated(text, size, Path(folder, "text.txt"))
+            path = _repeated(text_or_tinyshakespeare(text), size, Path(folder, "text.txt"))
             runs, again, theirs = [], [], []
             for repeat in range(REPEATS if size <= 10**9 else 1):
                 cache = {"XDG_CACHE_HOME": str(Path(folder, f"cache-{repeat}").absolute())}
@@ -48,36 +51,17 @@ def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
                 subprocess.run(["rm", "-r", cache["XDG_CACHE_HOME"]], check=True)
                 if peer and size == PEER_SIZE:
                     theirs.append(peer.prepare(path))
-            taken = sorted(run["s"] for run in runs)[len(runs) // 2]
+            taken = statistics.median(run["s"] for run in runs)
             found[name] = {
                 "s": round(taken, 2),
                 "mb_per_s": round(size / taken / 1e6),
                 "mib_over_imports": round(max(run["mib_over_imports"] for run in runs)),
                 "distinct": runs[0]["V"],
-                "from_the_cache_s": round(sorted(again)[len(again) // 2], 2),
+                "from_the_cache_s": round(statistics.median(again), 2),
             }
             if theirs:
-                pace = size / sorted(theirs)[len(theirs) // 2] / 1e6
-                found["nanogpt_mb_per_s"] = round(pace, 1)
+                found[name]["nanogpt_s"] = round(statistics.median(theirs), 2)
             path.unlink()
-    if "nanogpt_mb_per_s" in found:
-        ratio = found["1_gb"]["mb_per_s"] / found["nanogpt_mb_per_s"]
-        found["times_nanogpt"] = round(ratio, 1)
-    return found
-
-
-def vocabularies(text: Path) -> dict[str, Any]:
-    """Train shakespeare_fast with characters and with bytes; return bits per byte."""
-    found: dict[str, Any] = {}
-    for vocabulary in ("characters", "bytes"):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "gpt", "train", str(text), "--json"]
-            command += ["--config", "shakespeare_fast", "--set", f"data.vocabulary={vocabulary}"]
-            command += ["--set", "train.steps=400", "--run-dir", f"{folder}/run"]
-            done = subprocess.run(command, check=True, capture_output=True)
-        outcome = json.loads(done.stdout)
-        names = ("val_loss", "bits_per_byte", "parameters", "elapsed_s")
-        found[vocabulary] = {name: outcome[name] for name in names}
     return found
 
 

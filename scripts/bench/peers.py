@@ -1,12 +1,5 @@
-"""Run the peers: nanoGPT from a checkout, Hugging Face's GPT-2 from its package.
+"""nanoGPT, run from a checkout."""
 
-    python scripts/bench_peers.py CHECKOUT TEXT OUT.jsonl
-
-trains nanoGPT's CPU recipe. It writes val losses, evaluated as in this project, and seconds of
-training for scripts/figures/loss_by_seconds.py.
-"""
-
-import json
 import re
 import shutil
 import statistics
@@ -47,21 +40,6 @@ for path in sys.argv[2:]:
     print("val", total / (len(val) - 1))
 """
 
-# runs nanoGPT's train.py, keeps each checkpoint and prints the seconds since the imports
-TIMED = """
-import json, runpy, sys, time
-import torch
-save, began = torch.save, time.perf_counter()
-def keep(saved, path):
-    path = path.replace("ckpt.pt", f"ckpt-{saved['iter_num']}.pt")
-    elapsed = time.perf_counter() - began
-    save(saved, path)
-    print(json.dumps({"step": saved["iter_num"], "elapsed_s": round(elapsed, 2), "path": path}))
-torch.save = keep
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
 UNTRAINED = """
 import os, sys, torch
 from model import GPT, GPTConfig
@@ -100,10 +78,7 @@ class NanoGPT:
         shutil.copy(text, data / "input.txt")
         began = time.perf_counter()
         self._python(str(data / "prepare.py"))
-        took = time.perf_counter() - began
-        shutil.copy(self.text, data / "input.txt")
-        self._python(str(data / "prepare.py"))
-        return took
+        return time.perf_counter() - began
 
     def cpu_recipe_in(self, seconds: float) -> dict[str, Any]:
         """Run the CPU recipe with the iterations that fit into `seconds`, timed on 40 iterations.
@@ -137,17 +112,6 @@ class NanoGPT:
             "val_loss_by_its_own_estimate": float(estimates[-1]),
         }
 
-    def losses_by_seconds(self, *options: str) -> list[dict[str, float]]:
-        """Return val losses of the CPU recipe's checkpoints, and the seconds of training before."""
-        arguments = ("train.py", CONFIG, *CPU_RECIPE, "--always_save_checkpoint=True", *options)
-        out = self._python("-c", TIMED, *arguments)
-        kept = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        scored = self._python("-c", SCORE, str(self.text), *(record.pop("path") for record in kept))
-        losses = [float(loss) for loss in re.findall(r"^val (\S+)", scored, re.MULTILINE)]
-        return [
-            record | {"val_loss": round(loss, 4)} for record, loss in zip(kept, losses, strict=True)
-        ]
-
     def gpu_recipe_on_cpu(self, *options: str, steps: int = 3) -> dict[str, Any]:
         """Return characters/s at the GPU recipe's shapes (T 256, C 384, B 64), on this CPU."""
         out = self._python("train.py", CONFIG, *GPU_RECIPE_HERE,
@@ -158,62 +122,11 @@ class NanoGPT:
 
     def sample(self, shape: dict[str, int], characters: int) -> float:
         """Return the seconds that nanoGPT's sample.py takes for a sample of an untrained model."""
-        (
-            self.folder / "tiktoken.py"
-        ).touch()  # sample.py imports tiktoken, which characters do not need
+        # sample.py imports tiktoken, which characters do not need
+        (self.folder / "tiktoken.py").touch()
         sizes = (shape["T"], shape["C"], shape["n_layer"], shape["n_head"])
         self._python("-c", UNTRAINED, *map(str, sizes))
         began = time.perf_counter()
         self._python("sample.py", "--out_dir=out-untrained", "--device=cpu", "--dtype=float32",
                      "--num_samples=1", f"--max_new_tokens={characters}")  # fmt: skip
         return time.perf_counter() - began
-
-
-def huggingface_generate(shape: dict[str, int], V: int, B: int) -> float:
-    """Return characters/s of Hugging Face's GPT-2 on CUDA for B texts from 1 to T characters."""
-    import torch
-    import transformers
-
-    config = transformers.GPT2Config(
-        vocab_size=V, n_positions=shape["T"], n_embd=shape["C"], n_layer=shape["n_layer"],
-        n_head=shape["n_head"], bos_token_id=0, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
-    untrained: Any = transformers.GPT2LMHeadModel(config)
-    model = untrained.eval().cuda()
-    ids = torch.zeros(B, 1, dtype=torch.long, device="cuda")
-    new, times = shape["T"] - 1, []
-    for _ in range(3):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        model.generate(ids, do_sample=True, min_new_tokens=new, max_new_tokens=new)
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return round(B * new / min(times), 1)
-
-
-def huggingface(T: int, C: int, n_layer: int, n_head: int, B: int, V: int, steps: int) -> float:
-    """Return characters/s of training Hugging Face's GPT-2 here, as run_clm does, in float32."""
-    import torch
-    import transformers
-
-    config = transformers.GPT2Config(
-        vocab_size=V, n_positions=T, n_embd=C, n_layer=n_layer, n_head=n_head
-    )
-    model = transformers.GPT2LMHeadModel(config).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    times = []
-    for _ in range(steps + 2):
-        ids = torch.randint(V, (B, T))
-        began = time.perf_counter()
-        optimizer.zero_grad()
-        model(ids, labels=ids).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        times.append(time.perf_counter() - began)
-    return round(B * T / statistics.median(times[2:]), 1)
-
-
-if __name__ == "__main__":
-    checkout, text, out = map(Path, sys.argv[1:4])
-    records = NanoGPT(checkout, text).losses_by_seconds(*sys.argv[4:])
-    out.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")

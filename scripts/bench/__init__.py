@@ -1,0 +1,1 @@
+"""Programs that measure the figures in the READMEs."""
