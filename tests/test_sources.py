@@ -243,7 +243,7 @@ def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
     for content in ((text * n).encode(encoding, "ignore") for n in (1, 9, 60)):
         assert content.decode(likely_encoding(content) or "") == content.decode(encoding)
     told = refusal(write(content))
-    assert f"; it is probably {likely_encoding(content)}: --set data.encoding=" in told
+    assert f'; it is probably {likely_encoding(content)}: settings=["data.encoding=' in told
 
 
 def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None:
@@ -252,14 +252,14 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
     told = (
         f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8, although most others are; "
-        "--set data.errors=replace"
+        'settings=["data.errors=replace"]'
     )
     assert refusal(name) == f"text.txt: {told}"
     text = (line * 9).decode()
     assert read(name, errors="replace") == f"{text}caf\ufffd\n{text}"
     for cut in (line[1:], line * 9 + b"\xc3"):
         assert "is not UTF-8, although most others are" in refusal(write(cut))
-    assert "--set data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
+    assert "data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
     assert "it is probably utf-8" in refusal(write("日本 я".encode()), encoding="cp1252")
 
 
@@ -354,7 +354,7 @@ def test_a_binary_file_is_not_learnt_as_text() -> None:
         for data in ({}, {"errors": "replace"}, {"encoding": "latin-1"}):
             told = f"{name}: expected plain text, got binary data; convert it to plain text"
             assert told in refusal(name, **data)
-        assert "by --set data.vocabulary=bytes" in refusal(name)
+        assert "data.vocabulary=bytes" in refusal(name)
         if name not in ("late.txt", "controls.txt"):  # their first 8 KiB are text
             shutil.copy(name, "f")
     assert [*documents("f")] == ["f/a.txt"]
@@ -695,7 +695,7 @@ def test_a_column_of_parquet_is_read() -> None:
         "t.parquet:4": "é" * 3001,
     }
     assert refusal("t.parquet") == (
-        "t.parquet: name the column to read by --set data.column=COLUMN; there are id, text"
+        't.parquet: name the column to read by settings=["data.column=COLUMN"]; there are id, text'
     )
     told = refusal("t.parquet", column="body")
     assert told.startswith("t.parquet:1: bad record: expected text in body (data.column), got id, ")
