@@ -1,6 +1,7 @@
 """What TEXT may be: files in any encoding, compressed, in folders and archives, and tables."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import importlib
@@ -15,7 +16,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.config.yaml import to_yaml
-from gpt.errors import ConfigError, TextError
+from gpt.errors import ConfigError, GPTError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -116,7 +117,7 @@ def tarred(members: dict[str, bytes], suffix: str = "") -> str:
     return write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_chunks(size: int) -> Iterator[None]:
     """Read files in chunks of `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
@@ -163,6 +164,45 @@ def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
     Path("hidden").chmod(0)
     for name in ("folder/secret.txt", "folder", "hidden"):
         assert "cannot read the text: Permission denied" in refusal(name)
+
+
+def test_what_is_no_name_of_a_text_is_told_in_short(gpt: Any) -> None:
+    """Bug: the text itself as `text=` came back in a message of 53,153 characters."""
+    text = "does the lazy dog sleep? rain falls on [quiet] hills\n" * 1000
+    itself = r"no such text.*text itself, write it to a file"
+    for wrong in (text, ["first recipe", "second recipe"], text.replace(" ", "")):
+        with pytest.raises(TextError, match=itself) as told:
+            package.train(text=wrong)
+        assert len(str(told.value)) < 700
+    assert "download it, for example by curl -LO" in refusal("https://example.org/a.txt")
+    for name in ("a\0b", "a\ud800", text):
+        with pytest.raises(GPTError, match="expected the folder of a run") as told:
+            package.load(name)
+        assert len(str(told.value)) < 300
+    assert len(str(GPTError("a" * 10**6, 7))) < 1100
+
+
+@pytest.mark.parametrize("name", ["日記\u3000一", "a\xa0b", "نوشته\u200cها", "c\u200dd", "e\xadf"])
+def test_a_folder_of_any_name_is_trained_in(name: str, gpt: Any) -> None:
+    """Bug: no training was possible below a folder with U+3000 or ZWNJ in its name."""
+    Path(name).mkdir()
+    make(f"{name}/{name}.txt", content="the text of a folder\n" * 20)
+    with contextlib.chdir(name):
+        assert train(gpt, f"{name}.txt", "--set", "train.steps=2", "--run-dir", name)[0] == 0
+        assert gpt("sample", name, "--length", "3")[0] == 0
+        code, _, err = train(gpt, f"{name}.txt", "--run-dir", "a\x07b")
+        assert (code, "expected a folder's name without control characters" in err) == (2, True)
+
+
+def test_a_text_that_was_moved_is_named_on_resume(gpt: Any) -> None:
+    """Bug: of a text that was moved, only the kinds of TEXT were told."""
+    make("a.txt", content="the text that is moved\n" * 20)
+    assert train(gpt, "a.txt", "--set", "train.steps=2")[0] == 0
+    Path("a.txt").rename("b.txt")
+    code, _, err = gpt("train", "--resume", "a", "--set", "train.steps=3")
+    assert code == 1
+    assert "was moved, name it: gpt train TEXT --resume RUN" in " ".join(err.split())
+    assert gpt("train", "b.txt", "--resume", "a", "--set", "train.steps=3")[0] == 0
 
 
 # --- encodings ---
@@ -846,7 +886,7 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
         write(b"abc", name)
     except OSError:
         pytest.skip("a file's name must be UTF-8 here")
-    assert documents("f") == {name: "abc"}
+    assert documents("f") == {"f/caf\\udce9.txt": "abc"}
     assert len(load_corpus(open_source("f")).ids) == 3
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable
 from dataclasses import astuple
 from itertools import pairwise
@@ -21,6 +22,7 @@ from gpt.api import Model
 from gpt.cli.repl import Repl
 from gpt.config.schema import SampleConfig
 from gpt.config.yaml import to_yaml
+from gpt.errors import UsageError
 from gpt.evaluation.baselines import measure_baselines
 from gpt.lessons import LESSONS, small_models
 from gpt.lessons.build import build_page
@@ -252,6 +254,21 @@ def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
     assert model.loss(f"{WIDE_A}ND NAÏVE") == model.loss("and naïve")
     assert model.logits(f"{WIDE_A}ND").equal(model.logits("and"))
     assert model.attention(f"{WIDE_A}ND").weights.equal(model.attention("and").weights)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_prompt_takes_the_unicode_form_of_the_text(folder: Path, form: Any) -> None:
+    """Bug: a prompt with é as two characters was refused where the text has one: leave it out."""
+    text = unicodedata.normalize(form, "il était un élève à la forêt\n" * 20)
+    (folder / f"{form}.txt").write_text(text, "utf-8")
+    run = gpt.train(small(), text=folder / f"{form}.txt", run_dir=folder / form)
+    model = gpt.load(run.run)
+    for other in ("NFC", "NFD"):
+        prompt = unicodedata.normalize(other, "forêt ét")
+        assert model.prepare(prompt) == unicodedata.normalize(form, prompt)
+        assert model.loss(prompt) == model.loss(unicodedata.normalize(form, prompt))
+    with pytest.raises(UsageError, match=r"outside the model's vocabulary: x; leave"):
+        model.prepare(unicodedata.normalize("NFD", "éx"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -96,7 +96,7 @@ class Model:
     def _normalized(self, text: str) -> str:
         if not isinstance(text, str):
             raise UsageError(f"text: expected a str, got {text!r:.100}")
-        return normalized(text, self.config.data)
+        return normalized(text, self.config.data, self.vocabulary)
 
     def generate(
         self,

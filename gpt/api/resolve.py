@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import UsageError, shown
+from gpt.errors import TextError, UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -149,7 +149,13 @@ def open_sources(
             stdin = ranks.broadcast(standard_input, folder)
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
-        return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
+        try:
+            return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
+        except TextError as error:
+            if folder is None:
+                raise
+            moved = "if the text of the run was moved, name it: gpt train TEXT --resume RUN"
+            raise TextError(f"{error}; {moved}") from None
 
 
 def encode_sources(

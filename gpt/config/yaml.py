@@ -64,7 +64,10 @@ def parse(text: str, origin: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{origin}{place}: not valid YAML: {error.problem}") from None
+        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        has_tab = any(line[: mark.column + 1].endswith("\t") for line in lines)
+        problem = "a tab; indent by spaces" if has_tab else error.problem
+        raise ConfigError(f"{origin}{place}: not valid YAML: {problem}") from None
     except Exception as error:  # control characters, numbers of thousands of digits
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None

@@ -40,15 +40,15 @@ class ServedModel:
         """Return the ids of a prompt. A string is normalised like the text of the run.
 
         Raises:
-            HTTPException: the prompt has characters or ids outside the vocabulary; or it must be
-                normalised, and has more than MAX_MARKS combining characters in a row.
+            HTTPException: the prompt has characters or ids outside the vocabulary, or more than
+                MAX_MARKS combining characters in a row, which take long to normalise.
         """
         if isinstance(prompt, str):
             data = self.checkpoint.config.data
-            if data.normalize != "none" and (marks := _most_marks(prompt)) > MAX_MARKS:
+            if (marks := _most_marks(prompt)) > MAX_MARKS:
                 message = f"prompt: expected at most {MAX_MARKS} combining characters in a row"
                 raise HTTPException(400, f"{message}, got {marks}; leave some out")
-            text = normalized(prompt, data)
+            text = normalized(prompt, data, self.vocabulary)
             try:
                 check_known(text, self.vocabulary)
             except UsageError as error:
