@@ -27,17 +27,15 @@ from hypothesis import strategies as st
 import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
-from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, GPTError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import encoding_of, likely_encoding
+from gpt.text.decoding import encoding_of, has_utf8, likely_encoding
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
-from gpt.text.standard_input import standard_input
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 
@@ -218,6 +216,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     text: str, encoding: str, size: int
 ) -> None:
     content = text.lstrip("\ufeff").encode(encoding, "ignore")
+    assume(not has_utf8([content]))  # very short texts can be valid in two encodings
     write(content)
     with in_chunks(size):
         assert read("text.txt", encoding=encoding) == content.decode(encoding)
@@ -234,6 +233,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
     """And if wrong bytes are replaced, each is replaced as Python does."""
     write(content)
     assume(binary_format(content, "text.txt", encoding) is None)
+    assume(encoding == "utf-8" or not has_utf8([content]))
     encoding = encoding_of(content, encoding)  # a byte-order mark decides
     with in_chunks(size):
         try:
@@ -300,21 +300,6 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     for cut in (line[1:], line * 9 + b"\xc3"):
         assert "is not UTF-8, although most others are" in refusal(write(cut))
     assert "--set data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
-    assert "it is probably utf-8" in refusal(write("日本 я".encode()), encoding="cp1252")
-
-
-@given(
-    parts=st.lists(st.sampled_from([b"a", b"\xe9", "\u00e9".encode(), "\ufffd".encode()])),
-    size=st.integers(1, 11),
-)
-def test_only_replaced_bytes_are_counted_as_replaced(parts: list[bytes], size: int) -> None:
-    """Bug: a U+FFFD of the text itself was counted, and a notice could begin with "1 times"."""
-    replaced = parts.count(b"\xe9")
-    name = write(b"." + b"".join(part + b"." for part in parts))
-    with in_chunks(size):
-        told = notices(name, errors="replace")
-    expected = f"text.txt: invalid bytes were read as U+FFFD; replacements: {replaced}"
-    assert told == [expected] * (replaced > 0)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32"])
@@ -352,7 +337,7 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
     expected = {name: f"{text}\n" * 3 for name, text in texts.items()}
     for source in ("f", "f/*.txt", tuple(texts)):
         assert documents(source, encoding="cp1252") == expected
-    assert read("f/a.txt", encoding="cp1252").startswith("GrÃ¶ÃŸe")  # named alone
+    assert read("f/a.txt", encoding="cp1252") == expected["f/a.txt"]  # named alone
     members = {name: Path(name).read_bytes() for name in texts}
     for archive in (zipped(members), tarred(members, ".xz")):
         assert [*documents(archive, encoding="cp1252").values()] == [*expected.values()]
@@ -444,16 +429,6 @@ def test_any_file_is_read_as_bytes() -> None:
             corpus = load_corpus(open_source(write(content, name), data), data)
             assert corpus.ids.tobytes() == content
             assert len(corpus.train) + len(corpus.val) == len(content)
-
-
-def test_the_notices_of_a_text_come_again_from_the_cache(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "gpt")
-    name = write(b"caf\xe9\n" * 9, "t.csv")
-    data = DataConfig(errors="replace")
-    for count in (1, 2):
-        load_corpus(open_source(name, data), data)
-        told = "t.csv: invalid bytes were read as U+FFFD; replacements: 9"
-        assert caplog.messages == [told] * count
 
 
 # --- compressed files and archives ---
@@ -559,21 +534,6 @@ def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
     assert (
         told == "texts.zip: expected some text, got none; skipped 1 binary data (texts.zip!b.png)"
     )
-
-
-def test_links_in_an_archive_are_left_out() -> None:
-    """A link in a .zip is a file that holds the name of another."""
-    link = zipfile.ZipInfo("link.txt")
-    link.external_attr = 0o120777 << 16
-    with zipfile.ZipFile(zipped({"a.txt": b"abc"}), "a") as archive:
-        archive.writestr(link, "/etc/passwd")
-    assert documents("texts.zip") == {"texts.zip!a.txt": "abc"}
-    with tarfile.open("texts.tar", "w") as tar:
-        tar.add(write(b"abc", "a.txt"))
-        header = tarfile.TarInfo("b.txt")
-        header.type, header.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(header)
-    assert documents("texts.tar") == {"texts.tar!a.txt": "abc"}
 
 
 # --- tables ---
@@ -698,14 +658,6 @@ def test_columns_are_paths_through_objects_and_lists(
             assert documents(name, column=column) == {f"{name}:1": text}
 
 
-def test_a_number_is_text_as_it_is_written() -> None:
-    content = b'{"text": 1.50}\n{"text": null}\n{"text": 1e400}\n{"text": ' + b"7" * 5000 + b"}"
-    assert texts(content, "t.jsonl", "text") == ["1.50", "1e400", "7" * 5000]
-    assert texts(b"0,b\n1.50,x", "t.csv", "0") == ["1.50"]
-    assert texts(b'"a,b",c.d,e\n1,2,3', "t.csv", "a,b") == ["1"]
-    assert texts(b'"a,b",c.d,e\n1,2,3', "t.csv", "c.d") == ["2"]
-
-
 @given(contents=values, size=st.integers(1, 64), ascii_only=st.booleans())
 def test_json_is_read_as_the_json_module_reads_it(
     contents: list[str], size: int, ascii_only: bool
@@ -756,12 +708,6 @@ def test_a_column_of_parquet_is_read() -> None:
     options: dict[str, Any] = {"row_group_size": 2500, "dictionary_pagesize_limit": 1000}
     parquet.write_table(arrow.table({"text": repeated}), "t.parquet", **options)
     assert [*documents("t.parquet", column="text").values()] == repeated
-
-
-def test_parquet_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = refusal(write(b"PAR1", "t.parquet"), column="text")
-    assert "t.parquet: this Python cannot read it (" in told and "pyarrow" in told
 
 
 # --- folders, globs, several ---
@@ -890,19 +836,6 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
     assert len(load_corpus(open_source("f")).ids) == 3
 
 
-@pytest.mark.parametrize("c", ["\u202f", "\u200e", "\u200d", "\xa0"])
-def test_a_name_with_invisible_characters_is_read_and_escaped(c: str) -> None:
-    """Bug: the names of macOS's screenshots were refused: rename the file."""
-    name = write(b"abc", f"a{c}b.txt")
-    config = load_config(None, [("data.source", name)])
-    assert config.data.source == name
-    written = to_yaml(config)
-    assert c not in written
-    Path("config.yaml").write_text(written)
-    assert load_config(Path("config.yaml")) == config
-    assert [*documents(name)] == [f"a{ascii(c)[1:-1]}b.txt"]
-
-
 def test_many_small_files_are_one_text() -> None:
     make(*(f"f/{i % 7}/{i:04}.txt" for i in range(211)))
     corpus = load_corpus(open_source("f"), DataConfig(separator="\n"))
@@ -926,15 +859,6 @@ def test_a_glob_is_read_as_a_folder_is() -> None:
 
 
 # --- named ---
-
-
-def test_python_docs_need_nothing_but_python() -> None:
-    topics = importlib.import_module("pydoc_data.topics").topics
-    corpus = load_corpus(open_source("python-docs"))
-    assert corpus.vocabulary.decode(corpus.ids) == "\n\n".join(
-        topics[name] for name in sorted(topics)
-    )
-    assert corpus.characters > 400_000
 
 
 def test_python_source_is_the_library_that_this_python_runs() -> None:
@@ -995,14 +919,6 @@ def test_standard_input_is_stored_in_each_run(gpt: Any, monkeypatch: pytest.Monk
     assert not Path("runs/moved").exists()
 
 
-def test_standard_input_can_be_val(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(b"what is trained on " * 11, "a.txt")
-    piped(monkeypatch, b"that is drawn into " * 3)
-    assert train(gpt, "a.txt", "--set", "train.steps=2", "--set", "data.val_source=-")[0] == 0
-    piped(monkeypatch, b"")
-    assert gpt("train", "--resume", "--set", "train.steps=3")[0] == 0
-
-
 def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"what came through a pipe\n" * 11
     piped(monkeypatch, text)
@@ -1031,15 +947,3 @@ def test_standard_input_that_nobody_writes_to_is_refused(
     os.close(terminal)
     os.close(end)
     assert not Path("runs").exists()
-
-
-def test_standard_input_of_which_no_run_began_is_removed_after_a_day(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for content in (b"a day ago", b"now", b"then"):
-        piped(monkeypatch, content)
-        stored = standard_input()
-        assert standard_input() == stored, "it is read once"
-        if content == b"a day ago":
-            os.utime(stored, (0, 0))
-    assert {path.read_bytes() for path in stored.parent.iterdir()} == {b"now", b"then"}

@@ -129,8 +129,6 @@ def open_sources(
     data: "DataConfig",
     folder: Path | None = None,
     ranks: Ranks = SINGLE,
-    *,
-    may_be_utf8: bool = False,
 ) -> "list[Source]":
     """Open the text and, if `data.val_source` is set, the separate val text.
 
@@ -138,7 +136,6 @@ def open_sources(
         data: the settings for reading the text.
         folder: the folder of a run or sweep, which may contain a copy of standard input.
         ranks: the processes that train together.
-        may_be_utf8: as for `open_source`.
     """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
@@ -150,7 +147,7 @@ def open_sources(
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
         try:
-            return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
+            return [open_source(name, data, stdin) for name in names]
         except TextError as error:
             if folder is None:
                 raise
