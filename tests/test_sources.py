@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
-from gpt.errors import ConfigError, GPTError, TextError
+from gpt.errors import GPTError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -326,31 +326,15 @@ def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings() -> None
 
 def test_each_file_of_several_is_decoded_by_itself() -> None:
     """Bug: data.encoding=cp1252, which was advised for one of them, garbled the other files."""
+    Path("f").mkdir()
     texts = {"f/a.txt": "Größe", "f/b.txt": "René", "f/c.txt": "naïve", "f/d.txt": "plain"}
-    for (name, text), encoding in zip(
-        texts.items(), ("utf8", "cp1252", "utf-16", "ascii"), strict=True
-    ):
-        Path("f").mkdir(exist_ok=True)
-        write((f"{text}\n" * 3).encode(encoding), name)
-    told = refusal("f")
-    assert "f/b.txt: byte 0xe9 at offset 3 is not UTF-8; it is probably cp1252" in told
-    expected = {name: f"{text}\n" * 3 for name, text in texts.items()}
-    for source in ("f", "f/*.txt", tuple(texts)):
-        assert documents(source, encoding="cp1252") == expected
-    assert read("f/a.txt", encoding="cp1252") == expected["f/a.txt"]  # named alone
+    for name, encoding in zip(texts, ("utf8", "cp1252", "utf-16", "ascii"), strict=True):
+        write(texts[name].encode(encoding), name)
+    assert "f/b.txt: byte 0xe9 at offset 3 is not UTF-8; it is probably cp1252" in refusal("f")
     members = {name: Path(name).read_bytes() for name in texts}
-    for archive in (zipped(members), tarred(members, ".xz")):
-        assert [*documents(archive, encoding="cp1252").values()] == [*expected.values()]
-
-
-def test_an_encoding_that_cannot_be_right_is_told() -> None:
-    for content, encoding in ((b"+2AA-", "utf-7"), ("ab".encode("utf-16-le"), "utf-16")):
-        told = refusal(write(content), encoding=encoding)
-        assert f"text.txt: expected {encoding} text, got " in told
-        assert "name another encoding by" in told
-    for name in ("hex", "rot13", "no-such", "", "undefined", "a\0b"):
-        with pytest.raises(ConfigError, match=r"data\.encoding: expected an encoding that Python"):
-            load_config(None, [f"data.encoding={json.dumps(name)}"])
+    for source in ("f", "f/*.txt", tuple(texts), zipped(members), tarred(members, ".xz")):
+        assert [*documents(source, encoding="cp1252").values()] == [*texts.values()]
+    assert read("f/a.txt", encoding="cp1252") == "Größe"  # named alone
 
 
 # --- what is not text ---
@@ -499,35 +483,19 @@ def test_a_damaged_or_encrypted_zip_is_told() -> None:
 
 
 def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
-    members = {
-        "a.txt": b"abc",
-        "b.png": PNG,
-        ".hidden/c.txt": b"c",
-        "__MACOSX/._a.txt": b"m",
-        "d.txt": b"",
-        "e.txt": "wide".encode("utf-16"),
-        "f/g.md": b"g",
-        "j.gz": gzip.compress(b"abc"),
-    }
+    members = {"a.txt": b"abc", "b.png": PNG, ".hidden/c.txt": b"c", "__MACOSX/._a.txt": b"m"}
+    members |= {"d.txt": b"", "e.txt": "wide".encode("utf-16"), "j.gz": gzip.compress(b"abc")}
     inner = "archive, compressed file or Parquet in an archive"
-    source = open_source(zipped(members | {"k.parquet": b"PAR1"}))
-    for _ in range(2):
-        assert [document.name for document in source.documents()] == [
-            *("texts.zip!a.txt", "texts.zip!e.txt", "texts.zip!f/g.md")
+    for name in (zipped(members), tarred(members, ".gz")):
+        source = open_source(name)
+        for _ in range(2):
+            found = [document.name for document in source.documents()]
+            assert found == [f"{name}!a.txt", f"{name}!e.txt"]
+        assert source.notices() == [
+            f"{name}: 2 documents; skipped 1 binary data ({name}!b.png), 1 empty ({name}!d.txt), "
+            f"1 {inner} ({name}!j.gz)"
         ]
-    assert source.notices() == [
-        "texts.zip: 3 documents; skipped 1 binary data (texts.zip!b.png), 1 empty "
-        f"(texts.zip!d.txt), 2 {inner} (texts.zip!j.gz, texts.zip!k.parquet)"
-    ]
-    assert source.skipped[2:] == (
-        Skipped("texts.zip!j.gz", inner),
-        Skipped("texts.zip!k.parquet", inner),
-    )
-    tar = open_source(tarred(members, ".gz"))
-    assert [document.name for document in tar.documents()] == [
-        *("texts.tar.gz!a.txt", "texts.tar.gz!e.txt", "texts.tar.gz!f/g.md")
-    ]
-    assert len(tar.skipped) == 3
+        assert source.skipped[2] == Skipped(f"{name}!j.gz", inner)
     tables = {"a.csv": b"text\nabc", "b.parquet": b"PAR1", "c.txt": b"c"}
     assert documents(zipped(tables), column="text") == {"texts.zip!a.csv:2": "abc"}
     told = refusal(zipped({"b.png": PNG}))
@@ -573,10 +541,7 @@ def test_rows_of_tables_are_numbered_and_their_fields_found(gpt: Any) -> None:
 
 BAD = {  # a bad record in a table, with its number, and the message about it
     "t.csv:3": (b"id,text\n1,a\n2\n3,b\n", "expected 2 columns, as in the first row, got 1"),
-    "u.csv:3": (b"text\na\nhello, world\nb\n", "expected 1 columns, as in the first row, got 2"),
     "v.csv:3": (b'text,id\na,1\n"x" y,2\nb,3', "expected CSV, got ',' expected after '\"'"),
-    "w.csv:3": (b"text,id,text\n\na,1,b", "expected text in text (data.column), got id"),
-    "x.csv:2": (b"id;body\n1;a", "expected text in text (data.column), got id, body"),
     "y.csv:2": (b'text\n"a\nb', "expected CSV, got unexpected end of data"),
     "t.tsv:3": (b"id\ttext\n1\ta\n\tx\ty\n3\tb", "expected 2 columns, as in the first row, got 3"),
     "t.jsonl:2": (
@@ -584,14 +549,11 @@ BAD = {  # a bad record in a table, with its number, and the message about it
         "expected text in text (data.column)",
     ),
     "u.jsonl:2": (b'{"text": "a"}\n{"text": \n{"text": "b"}', "expected JSON, got Expecting value"),
-    "v.jsonl:2": (b'{"text": "a"}\n["text"]', "expected text in text (data.column), got ['text']"),
     "w.jsonl:2": (b'{"text": "a"}\n{"text": "\\ud83d"}', "expected text in text (data.column)"),
     "x.jsonl:2": (b"\n" + b"[" * 10**5, "expected JSON, got "),
     "t.json:2": (b'[{"text": "a"}, {"text": {}}]', "expected text in text (data.column), got text"),
     "u.json:1": (b'[{"text": "a"}, {"text": "b"', "expected JSON, got Expecting ','"),
-    "v.json:2": (b'[{"text": "a"},\n{"text": "a}]', "expected JSON, got Unterminated string"),
     "w.json:1": (b'[{"text": "a"}] x', "expected JSON, got Extra data"),
-    "x.json:1": (b"[" * 10**5, "expected JSON, got "),
 }
 
 
@@ -605,14 +567,13 @@ def test_a_bad_record_is_refused_with_its_number(place: str) -> None:
 
 
 def test_what_is_wrong_with_a_table_is_told() -> None:
-    for name, content, told in (
-        ("t.jsonl", b'{"text": "\xff"}', ": byte 0xff at offset 10 is not UTF-8"),
-        ("t.csv", b"", "t.csv: expected some text, got none"),
-        ("t.csv", b"text\n", "t.csv: expected some text, got none"),
-        ("t.json", b"[]", "t.json: expected some text, got none"),
-        ("t.txt", b"text", "t.txt: data.column is for .jsonl, .json, .csv, .tsv and .parqu"),
-    ):
-        assert told in refusal(write(content, name), column="text")
+    told = refusal(write(b'{"text": "\xff"}', "t.jsonl"), column="text")
+    assert ": byte 0xff at offset 10 is not UTF-8" in told
+    assert "t.csv: expected some text, got none" in refusal(
+        write(b"text\n", "t.csv"), column="text"
+    )
+    told = refusal(write(b"text", "t.txt"), column="text")
+    assert "t.txt: data.column is for .jsonl, .json, .csv, .tsv and .parqu" in told
     assert read(write(b"id,text\n1,a", "t.csv")) == "id,text\n1,a"  # without data.column
 
 
@@ -621,20 +582,15 @@ CHAT = {"messages": [{"text": "Hello."}, {"text": RICH}, {"type": "photo"}, {"te
 NODES = {"a1": {"message": None}, "b2": {"message": {"content": {"parts": ["Hi", "there"]}}}}
 PARTS = [{"type": "text", "text": "Look!"}, {"type": "image_url", "image_url": {"url": "x"}}]
 COLUMNS: list[tuple[str, Any, str | None]] = [
-    ("text", {"text": 3}, "3"),
     ("text", {"text": 1.50}, "1.5"),
     ("0", {"0": "a"}, "a"),
-    ("#text", {"#text": "a"}, "a"),
     ("author,text", {"text": "a", "author": "b"}, "b\na"),
-    ("author, text", {"text": "a", "author": None}, "a"),
     ("author,text", {"author,text": "exact", "text": "a", "author": "b"}, "exact"),
-    ("post.text", {"post": {"text": "a"}}, "a"),
     ("post.text", {"post.text": "exact", "post": {"text": "a"}}, "exact"),
     ("id,post.text.plain", {"id": 7, "post": {"text": {"plain": "a"}}}, "7\na"),
     ("post.text", {"post": None}, None),
     ("text", {"text": ["a", None, "b"]}, "a\nb"),
     ("text", {"text": []}, None),
-    ("messages.content", {"messages": [{"content": "a"}, {"content": "b"}]}, "a\nb"),
     ("messages.content", {"messages": [{"content": "a"}, {"content": None}]}, "a"),
     ("messages.content", {"messages": [{"content": PARTS}, {"content": "b"}]}, "Look!\nb"),
     ("m.c.text", {"m": [{"c": [{"text": "a"}, {"text": "b"}]}, {"c": [{"text": "c"}]}]}, "a\nb\nc"),
@@ -704,10 +660,6 @@ def test_a_column_of_parquet_is_read() -> None:
     assert [*documents("t.parquet", column="post").values()] == ["x", "y"]
     told = "t.parquet:1: bad record: expected text in post.body (data.column), got post"
     assert refusal("t.parquet", column="post.body").startswith(told)
-    repeated = [f"{i % 7 if i < 3000 else i}" for i in range(5003)]  # across batches, row groups
-    options: dict[str, Any] = {"row_group_size": 2500, "dictionary_pagesize_limit": 1000}
-    parquet.write_table(arrow.table({"text": repeated}), "t.parquet", **options)
-    assert [*documents("t.parquet", column="text").values()] == repeated
 
 
 # --- folders, globs, several ---
@@ -738,14 +690,11 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
         ({"include": ("*.md",)}, ["a.md", "src/a.md", "src/x/a.md"]),
         ({"include": ("src/*.md",)}, ["src/a.md"]),
         ({"include": ("src/**/*.md",)}, ["src/a.md", "src/x/a.md"]),
-        ({"include": ("**/x/*",)}, ["src/x/a.md", "src/x/b.txt"]),
         ({"include": ("a.m*", "[b]*")}, ["a.md", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
         ({"include": ("!*.md",)}, ["a.txt", "src/x/b.txt"]),
         ({"include": ("*.md", "!src/*.md")}, ["a.md", "src/x/a.md"]),
-        ({"exclude": ("*.md",)}, ["a.txt", "src/x/b.txt"]),
         ({"exclude": ("x",)}, ["a.md", "a.txt", "src/a.md"]),
         ({"exclude": ("/a.*",)}, ["src/a.md", "src/x/a.md", "src/x/b.txt"]),
-        ({"include": ("src/",)}, ["src/a.md", "src/x/a.md", "src/x/b.txt"]),
         ({"include": ("*.md",), "exclude": ("src/x",)}, ["a.md", "src/a.md"]),
     ],
 )
@@ -762,25 +711,8 @@ def test_globs_choose_files_in_folders_and_not_in_archives() -> None:
     for source, data in (("f", {"exclude": ("*.md",)}), ("f/*", {"include": ("!*.md",)})):
         assert [*documents(source, **data)] == ["f/b.txt", "f/e.zip!c.md", "f/e.zip!d.txt"]
     assert "choose files in folders, not in archives; un" in refusal("f/e.zip", include=("*.md",))
-    assert refusal("f", include=("*.c",), exclude=("*.md",)) == (
-        "f: expected text files chosen by data.include and data.exclude, got none; "
-        "change these settings"
-    )
+    assert "chosen by data.include and data.exclude, got none" in refusal("f", include=("*.c",))
     assert "data.include and data.exclude: Invalid git pattern: '!'" in refusal("f", exclude=("!",))
-
-
-def test_a_folder_without_text_says_what_is_in_it() -> None:
-    Path("f").mkdir()
-    advice = "name a text file, or a folder that has some"
-    assert refusal("f") == f"f: expected text files, got none; {advice}"
-    for name in "abcd":
-        write(PNG, f"f/{name}.png")
-    os.mkfifo("f/pipe")
-    assert refusal("f") == (
-        "f: expected text files, got none; "
-        "skipped 4 binary data (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
-        + advice
-    )
 
 
 def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
@@ -798,10 +730,21 @@ def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
     assert [skipped.name for skipped in source.skipped] == ["f/c.parquet", "f/e.txt", "f/x.png"]
     write(b"text\nabc", "f/d.csv")
     with_column = open_source("f", DataConfig(column="text", include=("*.csv", "*.txt")))
-    assert [skipped.reason for skipped in with_column.skipped] == [
+    assert {skipped.reason for skipped in with_column.skipped} == {
         "not .jsonl, .json, .csv, .tsv and .parquet"
-    ] * 3
-    assert [document.name for document in with_column.documents()] == ["f/d.csv:2"]
+    }
+
+
+def test_a_folder_without_text_says_what_is_in_it() -> None:
+    Path("f").mkdir()
+    for name in "abcd":
+        write(PNG, f"f/{name}.png")
+    os.mkfifo("f/pipe")
+    assert refusal("f") == (
+        "f: expected text files, got none; "
+        "skipped 4 binary data (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
+        "name a text file, or a folder that has some"
+    )
 
 
 def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:

@@ -17,7 +17,6 @@ from gpt.errors import TextError
 from gpt.model.transformer import GPT
 from gpt.seeds import uniforms
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
-from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.named import TINYSHAKESPEARE, Download, locate
@@ -69,31 +68,13 @@ def fetch(server: HTTPServer, *answers: tuple[int, bytes]) -> bytes:
     return locate(Download(PLAY.name, url, PLAY.size, PLAY.sha256)).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ((404, b""), "404"),
-        ((200, CONTENT[:7]), "with SHA-256"),
-        ((200, CONTENT.replace(b"not", b"now")), "with SHA-256"),
-        ((200, CONTENT + b"!"), "with SHA-256"),
-    ],
-)
-def test_a_wrong_answer_is_refused_at_once(
-    server: HTTPServer, answer: tuple[int, bytes], reason: str
-) -> None:
-    with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
-        fetch(server, answer)
-    assert not cache_dir().exists()
-
-
-def test_a_file_beside_the_project_comes_first_and_must_be_the_right_one() -> None:
-    Path("data").mkdir()
-    beside = Path("data/play.txt")
-    beside.write_bytes(CONTENT)
-    assert locate(PLAY) == beside
-    beside.write_bytes(CONTENT[:-1])
-    with pytest.raises(TextError, match=r"data/play\.txt: this is not play .*remove it"):
-        locate(PLAY)
+def test_a_download_is_kept_in_the_cache_and_a_wrong_answer_refused(server: HTTPServer) -> None:
+    for answer in ((404, b""), (200, CONTENT[:7]), (200, CONTENT + b"!")):
+        reason = "404" if answer[0] == 404 else "with SHA-256"
+        with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
+            fetch(server, answer)
+    assert fetch(server, (200, CONTENT)) == CONTENT
+    assert fetch(server) == CONTENT  # no second answer is needed
 
 
 def test_the_pinned_shakespeare_is_the_fields() -> None:

@@ -198,17 +198,6 @@ def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
     assert sample.log_probabilities == pytest.approx([first + second, sum(others)], rel=1e-4)
 
 
-def test_a_stop_string_of_bytes_ends_a_sample_before_it() -> None:
-    model = byte_bigrams("\néあ🚀")
-    greedy = SampleConfig(temperature=0)
-    for stops, text in ((["🚀"], "éあ"), (["あ🚀", "🚀"], "é"), (["é"], "")):
-        sources, engine = sample_sources(1, [0]), engine_of(model, 1)
-        chunks = generate(engine, BYTES, [[10]], sources, length=3, stops=stops, rules=greedy)
-        (sample,) = collect(chunks, ["\n"])
-        assert (sample.text, sample.stop) == (text, stops[0])
-        assert len(sample.log_probabilities) == len(text)
-
-
 # --- prompts ---
 
 
@@ -240,21 +229,6 @@ def test_a_prompt_takes_the_unicode_form_of_the_text(folder: Path, form: Any) ->
 
 
 # --- the command line ---
-
-
-def test_the_commands_show_a_byte_run_in_its_units(folder: Path, gpt: Gpt) -> None:
-    code, out, err = gpt("sample", folder / "bytes", "--prompt", "日", "--length", "3", "--json")
-    assert code == 0
-    assert " per byte, seed" in err
-    (sample,) = json.loads(out)["samples"]
-    assert len(sample["text"]) == len(sample["log_probabilities"]) == 3
-    code, out, _ = gpt("attend", folder / "bytes", "--text", "a日")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[3:7]] == ["a", r"\xe6", r"\x97", r"\xa5"]
-    assert re.search(r"\n +a e697a5\n", out)  # the keys, below their columns
-    assert "nats per byte" in out
-    code, _, err = gpt("attend", folder / "bytes", "--text", "日本語の文")
-    assert (code, "expected at most model.T = 13 bytes" in err) == (2, True)
 
 
 def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:

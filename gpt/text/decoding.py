@@ -44,8 +44,7 @@ def has_utf8(blocks: Iterable[bytes]) -> bool:
     decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:
-            decoder.decode(block)
-            is_ascii = is_ascii and block.isascii()
+            is_ascii = decoder.decode(block).isascii() and is_ascii
     except UnicodeDecodeError:
         return False
     return not is_ascii
