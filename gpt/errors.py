@@ -22,12 +22,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = ("gpt", "gpt.exe")  # file names of the installed command
+MAX_LINE_CHARACTERS = 1000  # largest length of a line of a message, which can quote the user
 
 
 class GPTError(Exception):
     """Base class of gpt's errors. Each argument is one line of the message."""
 
     exit_code = 1
+
+    def __init__(self, *lines: object) -> None:
+        super().__init__(*(without_middle(str(line), MAX_LINE_CHARACTERS) for line in lines))
 
     def __str__(self) -> str:
         message = "\n".join(map(str, self.args))
@@ -128,8 +132,14 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` on one line; if it is longer than `longest` characters, omit its middle."""
-    text = text if text.isprintable() else ascii(text)[1:-1]
+    """Return `text` on one line, with escapes; omit its middle as `without_middle` does."""
+    text = without_middle(text, longest)  # also before, because escaping is slow
+    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return without_middle("".join(escaped), longest)
+
+
+def without_middle(text: str, longest: int) -> str:
+    """Return `text`; if it is longer than `longest` characters, replace its middle by `...`."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 

@@ -105,7 +105,7 @@ def test_words_stay_words(name):
             "model:\n  T: 3\n  T: 4",
             "line 3, column 3: not valid YAML: expected different words as keys, got 'T'",
         ),
-        ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
+        ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML: a tab; indent by spaces"),
         ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), tags (!!int)"),
     ],
 )

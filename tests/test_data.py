@@ -1,6 +1,5 @@
 """What `gpt data` says of a text: each number against a slow count, a program or a formula."""
 
-import html.parser
 import json
 import re
 import subprocess
@@ -89,7 +88,7 @@ DIRTY = {  # a text, and the kind and the findings in it
 }
 
 
-@pytest.mark.parametrize("size", [2, 3, 1000])
+@pytest.mark.parametrize("size", [2, 1000])
 @pytest.mark.parametrize("text", DIRTY)
 def test_what_is_suspicious_is_counted_by_kind(
     text: str, size: int, monkeypatch: pytest.MonkeyPatch
@@ -107,15 +106,12 @@ def test_what_is_suspicious_is_counted_by_kind(
 @pytest.mark.parametrize(
     "text",
     [
-        PANGRAM,
         "Привет, мир! Hello, world; Γειά.",  # scripts mixed, but not in a word
         "これはTシャツとDNAのβ線です。\u3000漢字かな",  # written without spaces
         "Un café à Zürich, à « L'ÎLE », ça coûte 3 €. ÀÂÃ",
-        "आपका स्वागत है",
-        "👩\u200d👩\u200d👧 and ❤\ufe0f\u200d🔥",  # joiners between emoji
+        "आपका स्वागत है 👩\u200d👩\u200d👧 and ❤\ufe0f\u200d🔥",  # joiners between emoji
         "2√π r, ∞; CAFÉ» «ÉTÉ»; “École” — «СССР»… Рівне, мёд; Рјечник; ├── a\n│   └── b",
-        "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 5,
-        "我们都是中国人，今天天气很好。学而时习之，不亦说乎？" * 5,
+        "吾輩は猫である。名前はまだ無い。我们都是中国人，今天天气很好。" * 5,
     ],
 )
 def test_texts_in_order_are_not_suspicious(text: str) -> None:
@@ -149,15 +145,6 @@ def test_a_text_decoded_in_a_wrong_encoding_is_found(text: str, written: str, re
         assert all(original[1] in text for original in originals if original)
         assert any(originals)
     assert [s for s in find_suspicious(counted(text)) if s.kind == "mojibake"] == []
-
-
-def test_a_text_of_ever_new_characters_is_described(gpt: Gpt) -> None:
-    """Bug: each distinct character took as long as all of them: 90 s of 1.1 million."""
-    text = "".join(chr(c) for c in range(0x3400, 0x3400 + 6500))
-    code, out, _ = gpt("data", write(text + text[:5000]), "--json")
-    report = json.loads(out)
-    assert (code, report["size"]["distinct"], report["only_in_val"]) == (0, 6500, "")
-    assert counted(text[::-1]).first.tolist() == [*range(6500)][::-1]
 
 
 # --- duplicates ---
@@ -203,11 +190,6 @@ def test_short_lines_that_train_has_are_found_too(gpt: Gpt) -> None:
     assert 40 < share < 50
 
 
-@pytest.mark.parametrize("text", [random_text(20_011, seed=1), "ab" * 50, "-\n" * 999])
-def test_a_text_that_repeats_no_long_line_has_no_long_duplicates(text: str) -> None:
-    assert find_duplicates(load_corpus(open_source(write(text)))).long_share == 0
-
-
 # --- the report ---
 
 
@@ -235,21 +217,11 @@ def test_a_text_of_bytes_is_described_by_character() -> None:
         assert getattr(by_bytes, same) == getattr(report, same)
 
 
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("data.vocabulary=characters", "text, data.split=documents, or data.vocabulary=bytes"),
-        ("data.vocabulary=bytes", None),
-    ],
-)
-def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted(
-    setting: str, told: str | None
-) -> None:
-    text = "abc" * 300 + "\u00e9\u00e8" * 40
-    warnings = api.describe(write(text), [setting]).warnings
-    assert [told is not None and told in w for w in warnings if "not occur in train" in w] == [
-        True
-    ] * (told is not None)
+def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted() -> None:
+    name = write("abc" * 300 + "\u00e9\u00e8" * 40)
+    (warning,) = api.describe(name).warnings
+    assert "not occur in train" in warning and "or data.vocabulary=bytes" in warning
+    assert api.describe(name, ["data.vocabulary=bytes"]).warnings == []
 
 
 @given(text=any_text, width=st.integers(40, 120))
@@ -265,31 +237,13 @@ def test_any_text_is_described_within_the_width(text: str, width: int) -> None:
     json.dumps(text_page(report).decode())
 
 
-class Tags(html.parser.HTMLParser):
-    """All tags of a page, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags, self.text = Counter[str](), ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: object) -> None:
-        self.tags[tag] += 1
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text() -> None:
     hostile = "</style><script>alert(1)</script>&amp;\x1b[31m \u202e<img src=x>"
     report = api.describe(write((hostile + PANGRAM) * 31, "<b>a&b.txt"))
     page = text_page(report).decode()
-    told = Tags(page)
-    assert not {"script", "img", "b"} & set(told.tags)
-    assert "\x1b" not in page
-    assert "\u202e" not in page
-    assert "<b>a&b.txt" in told.text
-    assert f"{report.size.characters:,} in {report.size.lines:,} lines" in told.text
+    assert not [tag for tag in ("<script", "<img", "<b>", "\x1b", "\u202e") if tag in page]
+    assert "&lt;b&gt;a&amp;b.txt" in page
+    assert f"{report.size.characters:,} in {report.size.lines:,} lines" in page
     assert "http" not in page.replace("http-equiv", "")
 
 

@@ -1,6 +1,7 @@
 """What TEXT may be: files in any encoding, compressed, in folders and archives, and tables."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import importlib
@@ -15,7 +16,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
-from gpt.config.yaml import to_yaml
-from gpt.errors import ConfigError, TextError
+from gpt.errors import GPTError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import encoding_of, likely_encoding
+from gpt.text.decoding import encoding_of, has_utf8, likely_encoding
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
-from gpt.text.standard_input import standard_input
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 
@@ -116,7 +115,7 @@ def tarred(members: dict[str, bytes], suffix: str = "") -> str:
     return write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_chunks(size: int) -> Iterator[None]:
     """Read files in chunks of `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
@@ -165,6 +164,45 @@ def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
         assert "cannot read the text: Permission denied" in refusal(name)
 
 
+def test_what_is_no_name_of_a_text_is_told_in_short(gpt: Any) -> None:
+    """Bug: the text itself as `text=` came back in a message of 53,153 characters."""
+    text = "does the lazy dog sleep? rain falls on [quiet] hills\n" * 1000
+    itself = r"no such text.*text itself, write it to a file"
+    for wrong in (text, ["first recipe", "second recipe"], text.replace(" ", "")):
+        with pytest.raises(TextError, match=itself) as told:
+            package.train(text=wrong)
+        assert len(str(told.value)) < 700
+    assert "download it, for example by curl -LO" in refusal("https://example.org/a.txt")
+    for name in ("a\0b", "a\ud800", text):
+        with pytest.raises(GPTError, match="expected the folder of a run") as told:
+            package.load(name)
+        assert len(str(told.value)) < 300
+    assert len(str(GPTError("a" * 10**6, 7))) < 1100
+
+
+@pytest.mark.parametrize("name", ["日記\u3000一", "a\xa0b", "نوشته\u200cها", "c\u200dd", "e\xadf"])
+def test_a_folder_of_any_name_is_trained_in(name: str, gpt: Any) -> None:
+    """Bug: no training was possible below a folder with U+3000 or ZWNJ in its name."""
+    Path(name).mkdir()
+    make(f"{name}/{name}.txt", content="the text of a folder\n" * 20)
+    with contextlib.chdir(name):
+        assert train(gpt, f"{name}.txt", "--set", "train.steps=2", "--run-dir", name)[0] == 0
+        assert gpt("sample", name, "--length", "3")[0] == 0
+        code, _, err = train(gpt, f"{name}.txt", "--run-dir", "a\x07b")
+        assert (code, "expected a folder's name without control characters" in err) == (2, True)
+
+
+def test_a_text_that_was_moved_is_named_on_resume(gpt: Any) -> None:
+    """Bug: of a text that was moved, only the kinds of TEXT were told."""
+    make("a.txt", content="the text that is moved\n" * 20)
+    assert train(gpt, "a.txt", "--set", "train.steps=2")[0] == 0
+    Path("a.txt").rename("b.txt")
+    code, _, err = gpt("train", "--resume", "a", "--set", "train.steps=3")
+    assert code == 1
+    assert "was moved, name it: gpt train TEXT --resume RUN" in " ".join(err.split())
+    assert gpt("train", "b.txt", "--resume", "a", "--set", "train.steps=3")[0] == 0
+
+
 # --- encodings ---
 
 ENCODINGS = (
@@ -178,6 +216,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     text: str, encoding: str, size: int
 ) -> None:
     content = text.lstrip("\ufeff").encode(encoding, "ignore")
+    assume(not has_utf8([content]))  # very short texts can be valid in two encodings
     write(content)
     with in_chunks(size):
         assert read("text.txt", encoding=encoding) == content.decode(encoding)
@@ -194,6 +233,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
     """And if wrong bytes are replaced, each is replaced as Python does."""
     write(content)
     assume(binary_format(content, "text.txt", encoding) is None)
+    assume(encoding == "utf-8" or not has_utf8([content]))
     encoding = encoding_of(content, encoding)  # a byte-order mark decides
     with in_chunks(size):
         try:
@@ -260,21 +300,6 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
     for cut in (line[1:], line * 9 + b"\xc3"):
         assert "is not UTF-8, although most others are" in refusal(write(cut))
     assert "data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
-    assert "it is probably utf-8" in refusal(write("日本 я".encode()), encoding="cp1252")
-
-
-@given(
-    parts=st.lists(st.sampled_from([b"a", b"\xe9", "\u00e9".encode(), "\ufffd".encode()])),
-    size=st.integers(1, 11),
-)
-def test_only_replaced_bytes_are_counted_as_replaced(parts: list[bytes], size: int) -> None:
-    """Bug: a U+FFFD of the text itself was counted, and a notice could begin with "1 times"."""
-    replaced = parts.count(b"\xe9")
-    name = write(b"." + b"".join(part + b"." for part in parts))
-    with in_chunks(size):
-        told = notices(name, errors="replace")
-    expected = f"text.txt: invalid bytes were read as U+FFFD; replacements: {replaced}"
-    assert told == [expected] * (replaced > 0)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32"])
@@ -301,31 +326,15 @@ def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings() -> None
 
 def test_each_file_of_several_is_decoded_by_itself() -> None:
     """Bug: data.encoding=cp1252, which was advised for one of them, garbled the other files."""
+    Path("f").mkdir()
     texts = {"f/a.txt": "Größe", "f/b.txt": "René", "f/c.txt": "naïve", "f/d.txt": "plain"}
-    for (name, text), encoding in zip(
-        texts.items(), ("utf8", "cp1252", "utf-16", "ascii"), strict=True
-    ):
-        Path("f").mkdir(exist_ok=True)
-        write((f"{text}\n" * 3).encode(encoding), name)
-    told = refusal("f")
-    assert "f/b.txt: byte 0xe9 at offset 3 is not UTF-8; it is probably cp1252" in told
-    expected = {name: f"{text}\n" * 3 for name, text in texts.items()}
-    for source in ("f", "f/*.txt", tuple(texts)):
-        assert documents(source, encoding="cp1252") == expected
-    assert read("f/a.txt", encoding="cp1252").startswith("GrÃ¶ÃŸe")  # named alone
+    for name, encoding in zip(texts, ("utf8", "cp1252", "utf-16", "ascii"), strict=True):
+        write(texts[name].encode(encoding), name)
+    assert "f/b.txt: byte 0xe9 at offset 3 is not UTF-8; it is probably cp1252" in refusal("f")
     members = {name: Path(name).read_bytes() for name in texts}
-    for archive in (zipped(members), tarred(members, ".xz")):
-        assert [*documents(archive, encoding="cp1252").values()] == [*expected.values()]
-
-
-def test_an_encoding_that_cannot_be_right_is_told() -> None:
-    for content, encoding in ((b"+2AA-", "utf-7"), ("ab".encode("utf-16-le"), "utf-16")):
-        told = refusal(write(content), encoding=encoding)
-        assert f"text.txt: expected {encoding} text, got " in told
-        assert "name another encoding by" in told
-    for name in ("hex", "rot13", "no-such", "", "undefined", "a\0b"):
-        with pytest.raises(ConfigError, match=r"data\.encoding: expected an encoding that Python"):
-            load_config(None, [f"data.encoding={json.dumps(name)}"])
+    for source in ("f", "f/*.txt", tuple(texts), zipped(members), tarred(members, ".xz")):
+        assert [*documents(source, encoding="cp1252").values()] == [*texts.values()]
+    assert read("f/a.txt", encoding="cp1252") == "Größe"  # named alone
 
 
 # --- what is not text ---
@@ -406,16 +415,6 @@ def test_any_file_is_read_as_bytes() -> None:
             assert len(corpus.train) + len(corpus.val) == len(content)
 
 
-def test_the_notices_of_a_text_come_again_from_the_cache(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "gpt")
-    name = write(b"caf\xe9\n" * 9, "t.csv")
-    data = DataConfig(errors="replace")
-    for count in (1, 2):
-        load_corpus(open_source(name, data), data)
-        told = "t.csv: invalid bytes were read as U+FFFD; replacements: 9"
-        assert caplog.messages == [told] * count
-
-
 # --- compressed files and archives ---
 
 some_members = st.dictionaries(
@@ -484,56 +483,25 @@ def test_a_damaged_or_encrypted_zip_is_told() -> None:
 
 
 def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
-    members = {
-        "a.txt": b"abc",
-        "b.png": PNG,
-        ".hidden/c.txt": b"c",
-        "__MACOSX/._a.txt": b"m",
-        "d.txt": b"",
-        "e.txt": "wide".encode("utf-16"),
-        "f/g.md": b"g",
-        "j.gz": gzip.compress(b"abc"),
-    }
+    members = {"a.txt": b"abc", "b.png": PNG, ".hidden/c.txt": b"c", "__MACOSX/._a.txt": b"m"}
+    members |= {"d.txt": b"", "e.txt": "wide".encode("utf-16"), "j.gz": gzip.compress(b"abc")}
     inner = "archive, compressed file or Parquet in an archive"
-    source = open_source(zipped(members | {"k.parquet": b"PAR1"}))
-    for _ in range(2):
-        assert [document.name for document in source.documents()] == [
-            *("texts.zip!a.txt", "texts.zip!e.txt", "texts.zip!f/g.md")
+    for name in (zipped(members), tarred(members, ".gz")):
+        source = open_source(name)
+        for _ in range(2):
+            found = [document.name for document in source.documents()]
+            assert found == [f"{name}!a.txt", f"{name}!e.txt"]
+        assert source.notices() == [
+            f"{name}: 2 documents; skipped 1 binary data ({name}!b.png), 1 empty ({name}!d.txt), "
+            f"1 {inner} ({name}!j.gz)"
         ]
-    assert source.notices() == [
-        "texts.zip: 3 documents; skipped 1 binary data (texts.zip!b.png), 1 empty "
-        f"(texts.zip!d.txt), 2 {inner} (texts.zip!j.gz, texts.zip!k.parquet)"
-    ]
-    assert source.skipped[2:] == (
-        Skipped("texts.zip!j.gz", inner),
-        Skipped("texts.zip!k.parquet", inner),
-    )
-    tar = open_source(tarred(members, ".gz"))
-    assert [document.name for document in tar.documents()] == [
-        *("texts.tar.gz!a.txt", "texts.tar.gz!e.txt", "texts.tar.gz!f/g.md")
-    ]
-    assert len(tar.skipped) == 3
+        assert source.skipped[2] == Skipped(f"{name}!j.gz", inner)
     tables = {"a.csv": b"text\nabc", "b.parquet": b"PAR1", "c.txt": b"c"}
     assert documents(zipped(tables), column="text") == {"texts.zip!a.csv:2": "abc"}
     told = refusal(zipped({"b.png": PNG}))
     assert (
         told == "texts.zip: expected some text, got none; skipped 1 binary data (texts.zip!b.png)"
     )
-
-
-def test_links_in_an_archive_are_left_out() -> None:
-    """A link in a .zip is a file that holds the name of another."""
-    link = zipfile.ZipInfo("link.txt")
-    link.external_attr = 0o120777 << 16
-    with zipfile.ZipFile(zipped({"a.txt": b"abc"}), "a") as archive:
-        archive.writestr(link, "/etc/passwd")
-    assert documents("texts.zip") == {"texts.zip!a.txt": "abc"}
-    with tarfile.open("texts.tar", "w") as tar:
-        tar.add(write(b"abc", "a.txt"))
-        header = tarfile.TarInfo("b.txt")
-        header.type, header.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(header)
-    assert documents("texts.tar") == {"texts.tar!a.txt": "abc"}
 
 
 # --- tables ---
@@ -573,10 +541,7 @@ def test_rows_of_tables_are_numbered_and_their_fields_found(gpt: Any) -> None:
 
 BAD = {  # a bad record in a table, with its number, and the message about it
     "t.csv:3": (b"id,text\n1,a\n2\n3,b\n", "expected 2 columns, as in the first row, got 1"),
-    "u.csv:3": (b"text\na\nhello, world\nb\n", "expected 1 columns, as in the first row, got 2"),
     "v.csv:3": (b'text,id\na,1\n"x" y,2\nb,3', "expected CSV, got ',' expected after '\"'"),
-    "w.csv:3": (b"text,id,text\n\na,1,b", "expected text in text (data.column), got id"),
-    "x.csv:2": (b"id;body\n1;a", "expected text in text (data.column), got id, body"),
     "y.csv:2": (b'text\n"a\nb', "expected CSV, got unexpected end of data"),
     "t.tsv:3": (b"id\ttext\n1\ta\n\tx\ty\n3\tb", "expected 2 columns, as in the first row, got 3"),
     "t.jsonl:2": (
@@ -584,14 +549,11 @@ BAD = {  # a bad record in a table, with its number, and the message about it
         "expected text in text (data.column)",
     ),
     "u.jsonl:2": (b'{"text": "a"}\n{"text": \n{"text": "b"}', "expected JSON, got Expecting value"),
-    "v.jsonl:2": (b'{"text": "a"}\n["text"]', "expected text in text (data.column), got ['text']"),
     "w.jsonl:2": (b'{"text": "a"}\n{"text": "\\ud83d"}', "expected text in text (data.column)"),
     "x.jsonl:2": (b"\n" + b"[" * 10**5, "expected JSON, got "),
     "t.json:2": (b'[{"text": "a"}, {"text": {}}]', "expected text in text (data.column), got text"),
     "u.json:1": (b'[{"text": "a"}, {"text": "b"', "expected JSON, got Expecting ','"),
-    "v.json:2": (b'[{"text": "a"},\n{"text": "a}]', "expected JSON, got Unterminated string"),
     "w.json:1": (b'[{"text": "a"}] x', "expected JSON, got Extra data"),
-    "x.json:1": (b"[" * 10**5, "expected JSON, got "),
 }
 
 
@@ -605,14 +567,13 @@ def test_a_bad_record_is_refused_with_its_number(place: str) -> None:
 
 
 def test_what_is_wrong_with_a_table_is_told() -> None:
-    for name, content, told in (
-        ("t.jsonl", b'{"text": "\xff"}', ": byte 0xff at offset 10 is not UTF-8"),
-        ("t.csv", b"", "t.csv: expected some text, got none"),
-        ("t.csv", b"text\n", "t.csv: expected some text, got none"),
-        ("t.json", b"[]", "t.json: expected some text, got none"),
-        ("t.txt", b"text", "t.txt: data.column is for .jsonl, .json, .csv, .tsv and .parqu"),
-    ):
-        assert told in refusal(write(content, name), column="text")
+    told = refusal(write(b'{"text": "\xff"}', "t.jsonl"), column="text")
+    assert ": byte 0xff at offset 10 is not UTF-8" in told
+    assert "t.csv: expected some text, got none" in refusal(
+        write(b"text\n", "t.csv"), column="text"
+    )
+    told = refusal(write(b"text", "t.txt"), column="text")
+    assert "t.txt: data.column is for .jsonl, .json, .csv, .tsv and .parqu" in told
     assert read(write(b"id,text\n1,a", "t.csv")) == "id,text\n1,a"  # without data.column
 
 
@@ -621,20 +582,15 @@ CHAT = {"messages": [{"text": "Hello."}, {"text": RICH}, {"type": "photo"}, {"te
 NODES = {"a1": {"message": None}, "b2": {"message": {"content": {"parts": ["Hi", "there"]}}}}
 PARTS = [{"type": "text", "text": "Look!"}, {"type": "image_url", "image_url": {"url": "x"}}]
 COLUMNS: list[tuple[str, Any, str | None]] = [
-    ("text", {"text": 3}, "3"),
     ("text", {"text": 1.50}, "1.5"),
     ("0", {"0": "a"}, "a"),
-    ("#text", {"#text": "a"}, "a"),
     ("author,text", {"text": "a", "author": "b"}, "b\na"),
-    ("author, text", {"text": "a", "author": None}, "a"),
     ("author,text", {"author,text": "exact", "text": "a", "author": "b"}, "exact"),
-    ("post.text", {"post": {"text": "a"}}, "a"),
     ("post.text", {"post.text": "exact", "post": {"text": "a"}}, "exact"),
     ("id,post.text.plain", {"id": 7, "post": {"text": {"plain": "a"}}}, "7\na"),
     ("post.text", {"post": None}, None),
     ("text", {"text": ["a", None, "b"]}, "a\nb"),
     ("text", {"text": []}, None),
-    ("messages.content", {"messages": [{"content": "a"}, {"content": "b"}]}, "a\nb"),
     ("messages.content", {"messages": [{"content": "a"}, {"content": None}]}, "a"),
     ("messages.content", {"messages": [{"content": PARTS}, {"content": "b"}]}, "Look!\nb"),
     ("m.c.text", {"m": [{"c": [{"text": "a"}, {"text": "b"}]}, {"c": [{"text": "c"}]}]}, "a\nb\nc"),
@@ -656,14 +612,6 @@ def test_columns_are_paths_through_objects_and_lists(
             assert refusal(name, column=column) == f"{name}: expected some text, got none"
         else:
             assert documents(name, column=column) == {f"{name}:1": text}
-
-
-def test_a_number_is_text_as_it_is_written() -> None:
-    content = b'{"text": 1.50}\n{"text": null}\n{"text": 1e400}\n{"text": ' + b"7" * 5000 + b"}"
-    assert texts(content, "t.jsonl", "text") == ["1.50", "1e400", "7" * 5000]
-    assert texts(b"0,b\n1.50,x", "t.csv", "0") == ["1.50"]
-    assert texts(b'"a,b",c.d,e\n1,2,3', "t.csv", "a,b") == ["1"]
-    assert texts(b'"a,b",c.d,e\n1,2,3', "t.csv", "c.d") == ["2"]
 
 
 @given(contents=values, size=st.integers(1, 64), ascii_only=st.booleans())
@@ -712,16 +660,6 @@ def test_a_column_of_parquet_is_read() -> None:
     assert [*documents("t.parquet", column="post").values()] == ["x", "y"]
     told = "t.parquet:1: bad record: expected text in post.body (data.column), got post"
     assert refusal("t.parquet", column="post.body").startswith(told)
-    repeated = [f"{i % 7 if i < 3000 else i}" for i in range(5003)]  # across batches, row groups
-    options: dict[str, Any] = {"row_group_size": 2500, "dictionary_pagesize_limit": 1000}
-    parquet.write_table(arrow.table({"text": repeated}), "t.parquet", **options)
-    assert [*documents("t.parquet", column="text").values()] == repeated
-
-
-def test_parquet_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = refusal(write(b"PAR1", "t.parquet"), column="text")
-    assert "t.parquet: this Python cannot read it (" in told and "pyarrow" in told
 
 
 # --- folders, globs, several ---
@@ -752,14 +690,11 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
         ({"include": ("*.md",)}, ["a.md", "src/a.md", "src/x/a.md"]),
         ({"include": ("src/*.md",)}, ["src/a.md"]),
         ({"include": ("src/**/*.md",)}, ["src/a.md", "src/x/a.md"]),
-        ({"include": ("**/x/*",)}, ["src/x/a.md", "src/x/b.txt"]),
         ({"include": ("a.m*", "[b]*")}, ["a.md", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
         ({"include": ("!*.md",)}, ["a.txt", "src/x/b.txt"]),
         ({"include": ("*.md", "!src/*.md")}, ["a.md", "src/x/a.md"]),
-        ({"exclude": ("*.md",)}, ["a.txt", "src/x/b.txt"]),
         ({"exclude": ("x",)}, ["a.md", "a.txt", "src/a.md"]),
         ({"exclude": ("/a.*",)}, ["src/a.md", "src/x/a.md", "src/x/b.txt"]),
-        ({"include": ("src/",)}, ["src/a.md", "src/x/a.md", "src/x/b.txt"]),
         ({"include": ("*.md",), "exclude": ("src/x",)}, ["a.md", "src/a.md"]),
     ],
 )
@@ -776,25 +711,8 @@ def test_globs_choose_files_in_folders_and_not_in_archives() -> None:
     for source, data in (("f", {"exclude": ("*.md",)}), ("f/*", {"include": ("!*.md",)})):
         assert [*documents(source, **data)] == ["f/b.txt", "f/e.zip!c.md", "f/e.zip!d.txt"]
     assert "choose files in folders, not in archives; un" in refusal("f/e.zip", include=("*.md",))
-    assert refusal("f", include=("*.c",), exclude=("*.md",)) == (
-        "f: expected text files chosen by data.include and data.exclude, got none; "
-        "change these settings"
-    )
+    assert "chosen by data.include and data.exclude, got none" in refusal("f", include=("*.c",))
     assert "data.include and data.exclude: Invalid git pattern: '!'" in refusal("f", exclude=("!",))
-
-
-def test_a_folder_without_text_says_what_is_in_it() -> None:
-    Path("f").mkdir()
-    advice = "name a text file, or a folder that has some"
-    assert refusal("f") == f"f: expected text files, got none; {advice}"
-    for name in "abcd":
-        write(PNG, f"f/{name}.png")
-    os.mkfifo("f/pipe")
-    assert refusal("f") == (
-        "f: expected text files, got none; "
-        "skipped 4 binary data (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
-        + advice
-    )
 
 
 def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
@@ -812,10 +730,21 @@ def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
     assert [skipped.name for skipped in source.skipped] == ["f/c.parquet", "f/e.txt", "f/x.png"]
     write(b"text\nabc", "f/d.csv")
     with_column = open_source("f", DataConfig(column="text", include=("*.csv", "*.txt")))
-    assert [skipped.reason for skipped in with_column.skipped] == [
+    assert {skipped.reason for skipped in with_column.skipped} == {
         "not .jsonl, .json, .csv, .tsv and .parquet"
-    ] * 3
-    assert [document.name for document in with_column.documents()] == ["f/d.csv:2"]
+    }
+
+
+def test_a_folder_without_text_says_what_is_in_it() -> None:
+    Path("f").mkdir()
+    for name in "abcd":
+        write(PNG, f"f/{name}.png")
+    os.mkfifo("f/pipe")
+    assert refusal("f") == (
+        "f: expected text files, got none; "
+        "skipped 4 binary data (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
+        "name a text file, or a folder that has some"
+    )
 
 
 def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:
@@ -846,21 +775,8 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
         write(b"abc", name)
     except OSError:
         pytest.skip("a file's name must be UTF-8 here")
-    assert documents("f") == {name: "abc"}
+    assert documents("f") == {"f/caf\\udce9.txt": "abc"}
     assert len(load_corpus(open_source("f")).ids) == 3
-
-
-@pytest.mark.parametrize("c", ["\u202f", "\u200e", "\u200d", "\xa0"])
-def test_a_name_with_invisible_characters_is_read_and_escaped(c: str) -> None:
-    """Bug: the names of macOS's screenshots were refused: rename the file."""
-    name = write(b"abc", f"a{c}b.txt")
-    config = load_config(None, [("data.source", name)])
-    assert config.data.source == name
-    written = to_yaml(config)
-    assert c not in written
-    Path("config.yaml").write_text(written)
-    assert load_config(Path("config.yaml")) == config
-    assert [*documents(name)] == [f"a{ascii(c)[1:-1]}b.txt"]
 
 
 def test_many_small_files_are_one_text() -> None:
@@ -886,15 +802,6 @@ def test_a_glob_is_read_as_a_folder_is() -> None:
 
 
 # --- named ---
-
-
-def test_python_docs_need_nothing_but_python() -> None:
-    topics = importlib.import_module("pydoc_data.topics").topics
-    corpus = load_corpus(open_source("python-docs"))
-    assert corpus.vocabulary.decode(corpus.ids) == "\n\n".join(
-        topics[name] for name in sorted(topics)
-    )
-    assert corpus.characters > 400_000
 
 
 def test_python_source_is_the_library_that_this_python_runs() -> None:
@@ -955,14 +862,6 @@ def test_standard_input_is_stored_in_each_run(gpt: Any, monkeypatch: pytest.Monk
     assert not Path("runs/moved").exists()
 
 
-def test_standard_input_can_be_val(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(b"what is trained on " * 11, "a.txt")
-    piped(monkeypatch, b"that is drawn into " * 3)
-    assert train(gpt, "a.txt", "--set", "train.steps=2", "--set", "data.val_source=-")[0] == 0
-    piped(monkeypatch, b"")
-    assert gpt("train", "--resume", "--set", "train.steps=3")[0] == 0
-
-
 def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"what came through a pipe\n" * 11
     piped(monkeypatch, text)
@@ -991,15 +890,3 @@ def test_standard_input_that_nobody_writes_to_is_refused(
     os.close(terminal)
     os.close(end)
     assert not Path("runs").exists()
-
-
-def test_standard_input_of_which_no_run_began_is_removed_after_a_day(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for content in (b"a day ago", b"now", b"then"):
-        piped(monkeypatch, content)
-        stored = standard_input()
-        assert standard_input() == stored, "it is read once"
-        if content == b"a day ago":
-            os.utime(stored, (0, 0))
-    assert {path.read_bytes() for path in stored.parent.iterdir()} == {b"now", b"then"}

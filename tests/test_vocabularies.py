@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable
 from dataclasses import astuple
 from itertools import pairwise
@@ -18,9 +19,8 @@ from hypothesis import strategies as st
 
 import gpt
 from gpt.api import Model
-from gpt.cli.repl import Repl
 from gpt.config.schema import SampleConfig
-from gpt.config.yaml import to_yaml
+from gpt.errors import UsageError
 from gpt.evaluation.baselines import measure_baselines
 from gpt.lessons import LESSONS, small_models
 from gpt.lessons.build import build_page
@@ -31,11 +31,9 @@ from gpt.sampling.engine import engine_of
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.corpus import load_corpus
-from gpt.text.prompt import encode_prompt
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
-from tests.test_text import any_text
 
 Gpt = Callable[..., tuple[int, str, str]]
 
@@ -177,20 +175,6 @@ def test_bytes_become_characters_as_they_come(content: bytes) -> None:
     assert pushed[-1] == (".", costs[-1])
 
 
-@given(text=any_text, cut=st.integers(0, 99))
-def test_a_prompt_may_end_amid_a_character(text: str, cut: int) -> None:
-    """Its first bytes are in the prompt, the others cost what the character does."""
-    content = text.encode()
-    cut = min(cut, len(content))
-    detokenizer = Detokenizer(BYTES, list(content[:cut]))
-    pushed = [c for byte in content[cut:] for c in detokenizer.push(byte, 1.0)]
-    expected, left = text[len(content[:cut].decode(errors="ignore")) :], len(content) - cut
-    assert "".join(c for c, _ in pushed) == expected
-    for i, (character, cost) in enumerate(pushed):
-        size = len(character.encode())
-        assert cost == (left - len(expected[1:].encode()) if i == 0 else size)
-
-
 # --- sampling ---
 
 
@@ -214,31 +198,6 @@ def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
     assert sample.log_probabilities == pytest.approx([first + second, sum(others)], rel=1e-4)
 
 
-def test_a_stop_string_of_bytes_ends_a_sample_before_it() -> None:
-    model = byte_bigrams("\néあ🚀")
-    greedy = SampleConfig(temperature=0)
-    for stops, text in ((["🚀"], "éあ"), (["あ🚀", "🚀"], "é"), (["é"], "")):
-        sources, engine = sample_sources(1, [0]), engine_of(model, 1)
-        chunks = generate(engine, BYTES, [[10]], sources, length=3, stops=stops, rules=greedy)
-        (sample,) = collect(chunks, ["\n"])
-        assert (sample.text, sample.stop) == (text, stops[0])
-        assert len(sample.log_probabilities) == len(text)
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 29])
-def test_a_sample_of_any_bytes_has_a_length_in_characters(folder: Path, length: int) -> None:
-    """Most are no UTF-8 after so few steps; the draws are those of a longer sample."""
-    model = load(folder, "bytes")
-    options: dict[str, Any] = {"num_samples": 7, "seed": 2, "rules": {"temperature": 1.5}}
-    longer = collect(model.sample(["日本"], length=31, **options), ["日本"] * 7)
-    samples = collect(model.sample(["日本"], length=length, **options), ["日本"] * 7)
-    assert any("\ufffd" in sample.text for sample in longer)
-    for sample, more in zip(samples, longer, strict=True):
-        assert len(sample.text) == length
-        assert sample.text == more.text[:length]
-        assert sample.log_probabilities == pytest.approx(more.log_probabilities[:length], rel=1e-4)
-
-
 # --- prompts ---
 
 
@@ -254,40 +213,22 @@ def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
     assert model.attention(f"{WIDE_A}ND").weights.equal(model.attention("and").weights)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_prompt_is_a_new_line(folder: Path, kind: str) -> None:
-    model = load(folder, kind)
-    assert model.vocabulary.decode(encode_prompt("", model.vocabulary)) == "\n"
-    empty, line = (list(model.generate(prompt, length=7, seed=1)) for prompt in ("", "\n"))
-    assert empty == line
-
-
-def test_the_prompt_loop_of_bytes_continues_its_text(folder: Path) -> None:
-    shown: list[str] = []
-    lines = iter(["日本", "/continue", "/quit"])
-    rules = SampleConfig(temperature=1.0, length=5)
-    Repl(load(folder, "bytes"), 5, rules).run(lambda prompt: next(lines), shown.append)
-    text = "".join(shown[1:])
-    assert text.startswith("日本")
-    assert len(text) == len("日本") + 2 * (5 + 1)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_prompt_takes_the_unicode_form_of_the_text(folder: Path, form: Any) -> None:
+    """Bug: a prompt with é as two characters was refused where the text has one: leave it out."""
+    text = unicodedata.normalize(form, "il était un élève à la forêt\n" * 20)
+    (folder / f"{form}.txt").write_text(text, "utf-8")
+    run = gpt.train(small(), text=folder / f"{form}.txt", run_dir=folder / form)
+    model = gpt.load(run.run)
+    for other in ("NFC", "NFD"):
+        prompt = unicodedata.normalize(other, "forêt ét")
+        assert model.prepare(prompt) == unicodedata.normalize(form, prompt)
+        assert model.loss(prompt) == model.loss(unicodedata.normalize(form, prompt))
+    with pytest.raises(UsageError, match=r"outside the model's vocabulary: x; leave"):
+        model.prepare(unicodedata.normalize("NFD", "éx"))
 
 
 # --- the command line ---
-
-
-def test_the_commands_show_a_byte_run_in_its_units(folder: Path, gpt: Gpt) -> None:
-    code, out, err = gpt("sample", folder / "bytes", "--prompt", "日", "--length", "3", "--json")
-    assert code == 0
-    assert " per byte, seed" in err
-    (sample,) = json.loads(out)["samples"]
-    assert len(sample["text"]) == len(sample["log_probabilities"]) == 3
-    code, out, _ = gpt("attend", folder / "bytes", "--text", "a日")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[3:7]] == ["a", r"\xe6", r"\x97", r"\xa5"]
-    assert re.search(r"\n +a e697a5\n", out)  # the keys, below their columns
-    assert "nats per byte" in out
-    code, _, err = gpt("attend", folder / "bytes", "--text", "日本語の文")
-    assert (code, "expected at most model.T = 13 bytes" in err) == (2, True)
 
 
 def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
@@ -298,26 +239,6 @@ def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
     data = json.loads(re.search(r'id="data">(.*)</script>', page)[1])  # type: ignore[index]
     assert (data["text"], data["unit"]) == (["a", r"\xe6", r"\x97", r"\xa5", "\n"], "byte")
     assert all(len(row["next"]) == 5 for row in data["lens"])
-
-
-def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
-    folder: Path, gpt: Gpt
-) -> None:
-    shutil.copy(folder / "text.txt", "text.txt")
-    Path("small.yaml").write_text(to_yaml(small(train__steps=3)), "utf-8")
-    command = ("train", "text.txt", "--config", "small.yaml", "--set", "data.vocabulary=bytes")
-    code, out, err = gpt(*command)
-    assert code == 0
-    told = (
-        r"best val loss (\S+) per byte, (\S+) per character at step 3\n"
-        r"(\S+) bits per character \((\S+) per byte\)"
-    )
-    loss, per_character, bits, bits_per_byte = map(float, re.search(told, out).groups())  # type: ignore[union-attr]
-    assert bits == pytest.approx(per_character / math.log(2), abs=1e-3)
-    assert bits_per_byte == pytest.approx(loss / math.log(2), abs=1e-3)
-    assert f"{len(TEXT):,} characters, {len(TEXT.encode()):,} bytes; writing" in err
-    _, out, _ = gpt("runs")
-    assert f" {loss:.4f}/byte " in out
 
 
 # --- lessons ---
@@ -335,11 +256,3 @@ def test_every_lesson_holds_in_a_model_of_bytes(
         page = build_page(name, 1337, trained)
         assert page.holds, name
         assert f"on {len(characters)} {model.vocabulary.unit}s" in json.dumps(page.to_dict()), name
-
-
-def test_explain_reads_a_text_as_the_run_did(folder: Path, gpt: Gpt) -> None:
-    _, lower, _ = gpt("explain", "head", "--run", folder / "folded", "--text", "and")
-    code, out, _ = gpt("explain", "head", "--run", folder / "folded", "--text", f"{WIDE_A}ND")
-    assert (code, out) == (0, lower)
-    code, _, err = gpt("explain", "head", "--run", folder / "bytes", "--text", "日本語の文")
-    assert (code, "--text: expected 1 to 13 bytes, got 15" in err) == (2, True)

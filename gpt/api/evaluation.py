@@ -109,7 +109,7 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     if not any(may_have_columns(str(name)) for name in names):
         changes["data.column"] = None
     config = resolve(model.config, text, changes)
-    corpus = encode_sources(config, open_sources(config.data, may_be_utf8=True))
+    corpus = encode_sources(config, open_sources(config.data))
     try:
         train = run_text(model).train
     except GPTError as error:

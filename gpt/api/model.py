@@ -154,7 +154,8 @@ class Model:
         chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
         num_samples = _whole_number("num_samples", num_samples, 1)
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
-        stops = [normalize_prompt(text, self.config.data) for text in _texts("stops", stops)]
+        data = self.config.data
+        stops = [normalize_prompt(text, self.vocabulary, data) for text in _texts("stops", stops)]
         for text in stops:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import UsageError, shown
+from gpt.errors import TextError, UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -142,8 +142,6 @@ def open_sources(
     data: "DataConfig",
     folder: Path | None = None,
     ranks: Ranks = SINGLE,
-    *,
-    may_be_utf8: bool = False,
 ) -> "list[Source]":
     """Open the text and, if `data.val_source` is set, the separate val text.
 
@@ -151,7 +149,6 @@ def open_sources(
         data: the settings for reading the text.
         folder: the folder of a run or sweep, which may contain a copy of standard input.
         ranks: the processes that train together.
-        may_be_utf8: as for `open_source`.
     """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
@@ -162,7 +159,13 @@ def open_sources(
             stdin = ranks.broadcast(standard_input, folder)
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
-        return [open_source(name, data, stdin, may_be_utf8=may_be_utf8) for name in names]
+        try:
+            return [open_source(name, data, stdin) for name in names]
+        except TextError as error:
+            if folder is None:
+                raise
+            moved = "if the text of the run was moved, name it: gpt train TEXT --resume RUN"
+            raise TextError(f"{error}; {moved}") from None
 
 
 def encode_sources(

@@ -11,7 +11,7 @@ from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, shown
 
 MAX_RUNS = 1000  # largest number of runs of a sweep
-MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
+MAX_RUN_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the name of a run
 
 
@@ -42,7 +42,7 @@ def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
         parts = (f"{_short_name(key)}-{value}" for key, value in values_by_key.items())
         plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
         name = ",".join(part.strip("-") for part in plain)
-        if not name or len(name) > MAX_NAME_CHARACTERS or name in combined:
+        if not name or len(name) > MAX_RUN_NAME_CHARACTERS or name in combined:
             name = f"run-{len(combined) + 1}"
         combined[name] = values_by_key
     return combined

@@ -71,8 +71,7 @@ class DataConfig(ConfigSection):
     )
     encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
         "utf-8",
-        "encoding of files without a byte-order mark, such as cp1252; among several files, those "
-        "that are valid UTF-8 are read as UTF-8",
+        "encoding of files that are not UTF-8 and have no byte-order mark, such as cp1252",
     )
     errors: Literal["strict", "replace"] = setting(
         "strict", "stop at bytes that are not in the encoding, or replace and count them"

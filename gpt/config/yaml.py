@@ -62,9 +62,13 @@ def parse(text: str, origin: str) -> Any:
                 )
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{origin}{place}: not valid YAML: {error.problem}") from None
+        mark, problem, place = error.problem_mark, str(error.problem), ""
+        if mark:
+            place = f", line {mark.line + 1}, column {mark.column + 1}"
+            line = "".join(text.splitlines()[mark.line : mark.line + 1])
+            if line[: mark.column + 1].endswith("\t"):
+                problem = "a tab; indent by spaces"
+        raise ConfigError(f"{origin}{place}: not valid YAML: {problem}") from None
     except Exception as error:  # control characters, numbers of thousands of digits
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None

@@ -129,9 +129,10 @@ def find_duplicates(text: Corpus) -> Duplicates:
         last = last[: longest + 1]  # no line of val is longer
     found |= lines.keys() & {last}
     in_lines = sum(len(line) * count for line, count in lines.items())
-    sizes = {line: len(line) * count / in_lines for line, count in lines.items()}
-    long = [line for line in found if len(line) >= LONG_LINE_CHARACTERS]
-    share, long_share = (sum(map(sizes.__getitem__, sorted(each))) for each in (found, long))
+    long = {line for line in found if len(line) >= LONG_LINE_CHARACTERS}
+    share, long_share = (
+        sum(len(line) * lines[line] for line in each) / max(1, in_lines) for each in (found, long)
+    )
     return Duplicates(share, long_share, len(val), max(sorted(found), key=len, default=""))
 
 

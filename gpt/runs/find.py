@@ -58,7 +58,7 @@ def find_run(name: str | None) -> Path:
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
-    for run in (Path(name), RUNS / name):
+    for run in (Path(name), RUNS / name) if _may_exist(name) else ():
         undo_killed_overwrite(run)
         if has_checkpoint(run) or is_checkpoint(run):
             return run
@@ -74,6 +74,14 @@ def find_run(name: str | None) -> Path:
     raise _no_such_run(name, "a run with a checkpoint")
 
 
+def _may_exist(name: str) -> bool:
+    """Return whether a file can have this name: without NUL, and in characters of Unicode."""
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+
+
 def _no_such_run(name: str, expected: str) -> UsageError:
     near: list[str] = []
     with suppress(Unreadable):
@@ -81,7 +89,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
         near = difflib.get_close_matches(name, names, n=1)
     suggestion = f"; did you mean {near[0]}?" if near else ""
     return UsageError(
-        f"{name}: expected the folder of {expected}, or its name in runs/{suggestion}"
+        f"{shown(name)}: expected the folder of {expected}, or its name in runs/{suggestion}"
     )
 
 

@@ -2,12 +2,13 @@
 
 import os
 import shlex
+import unicodedata
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import GPTError, UsageError
+from gpt.errors import GPTError, UsageError, shown
 from gpt.runs.find import SWEEP, check_ours, find_run, is_ours, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
@@ -47,8 +48,8 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     The folder must be missing or empty. With `overwrite`, it may also contain a run, unless a
     process is writing that run.
     """
-    if not str(run).isprintable():
-        raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in str(run)):
+        raise UsageError(f"{shown(str(run))}: expected a folder's name without control characters")
     undo_killed_overwrite(run)
     if run.exists() and not run.is_dir():
         raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")

@@ -62,11 +62,10 @@ class ServedModel:
         Raises:
             HTTPException: it has more than MAX_MARKS combining characters in a row.
         """
-        data = self.checkpoint.config.data
-        if data.normalize != "none" and (marks := _most_marks(text)) > MAX_MARKS:
+        if (marks := _most_marks(text)) > MAX_MARKS:
             message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
             raise HTTPException(400, f"{message}, got {marks}; leave some out")
-        return normalized(text, data)
+        return normalized(text, self.checkpoint.config.data, self.vocabulary)
 
     def bias(self, logit_bias: dict[int, float]) -> NDArray[np.float64]:
         """Return the numbers (V,) to add to the logits; raise HTTPException for unknown ids."""

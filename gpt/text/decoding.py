@@ -39,17 +39,15 @@ def encoding_of(head: bytes, encoding: str) -> str:
     return marked or (may_be_wide and likely_encoding(head, WIDE)) or encoding
 
 
-def ascii_or_utf8(blocks: Iterable[bytes]) -> str | None:
-    """Return `ascii`, `utf-8` or, if `blocks` are neither, None. The last character may be cut."""
-    decoder, encoding = codecs.getincrementaldecoder("utf-8")(), "ascii"
+def has_utf8(blocks: Iterable[bytes]) -> bool:
+    """Return whether `blocks` are valid UTF-8 and not all ASCII. The last character may be cut."""
+    decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:
-            decoder.decode(block)
-            if not block.isascii():
-                encoding = "utf-8"
+            is_ascii = decoder.decode(block).isascii() and is_ascii
     except UnicodeDecodeError:
-        return None
-    return encoding
+        return False
+    return not is_ascii
 
 
 def utf8_chunks(

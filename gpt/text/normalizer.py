@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 from gpt.config.schema import DataConfig
+from gpt.text.vocabulary import Vocabulary
 
 # A text can be cut before these characters and normalised in pieces, with the same result: they
 # combine with no other character, and they end a word, which matters for a Greek lowercase sigma.
@@ -16,11 +17,19 @@ BEFORE_BOUNDARY = re.compile("(.*)[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]", 
 MAX_UNCUT_CHARACTERS = 2**20  # length above which a text without such a character is cut anyway
 
 
-def normalized(text: str, data: DataConfig) -> str:
-    """Normalise a short text, such as a prompt, by the settings `data`."""
+def normalized(text: str, data: DataConfig, vocabulary: Vocabulary | None = None) -> str:
+    """Normalise a short text, such as a prompt, by the settings `data`.
+
+    If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) of which
+    it lacks the fewest: `é` is one character in most texts, and two in some.
+    """
     if data.newlines == "lf":
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _folded(text, data)
+    text = _folded(text, data)
+    if vocabulary is None or vocabulary.is_bytes or not vocabulary.outside(text):
+        return text
+    forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+    return min(forms, key=lambda each: len(vocabulary.outside(each)))
 
 
 class Normalizer:

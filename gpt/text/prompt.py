@@ -35,7 +35,7 @@ def prepare_prompt(
     Raises:
         UsageError: the prompt is not a str, or has characters without an id.
     """
-    prompt = normalize_prompt(prompt, data)
+    prompt = normalize_prompt(prompt, vocabulary, data)
     if not drop_unknown:
         check_known(prompt, vocabulary, advice)
         return prompt
@@ -46,11 +46,11 @@ def prepare_prompt(
     return "".join(c for c in prompt if c not in unknown)
 
 
-def normalize_prompt(text: str, data: DataConfig) -> str:
+def normalize_prompt(text: str, vocabulary: Vocabulary, data: DataConfig) -> str:
     """Return `text`, normalised like the training text; raise UsageError if it is not a str."""
     if not isinstance(text, str):
         raise UsageError(f"text: expected a str, got {text!r:.100}")
-    return normalized(text, data)
+    return normalized(text, data, vocabulary)
 
 
 def check_known(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.decoding import ascii_or_utf8, encoding_of, is_utf8, utf8_chunks
+from gpt.text.decoding import encoding_of, has_utf8, is_utf8, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
 from gpt.text.folders import find_files
 from gpt.text.formats import BINARY, advice, binary_format, is_binary
@@ -34,8 +34,6 @@ def open_source(
     source: str | Sequence[str],
     data: DataConfig | None = None,
     stdin: Path | None = None,
-    *,
-    may_be_utf8: bool = False,
 ) -> Source:
     """Open a text, or several texts as one.
 
@@ -45,8 +43,6 @@ def open_source(
             they are read.
         data: the settings for reading the text.
         stdin: an existing copy of standard input. By default, it is read and copied to the cache.
-        may_be_utf8: whether to read a file that is valid UTF-8 as UTF-8 even if `data.encoding` is
-            another encoding. This is always done if there are several files.
 
     Raises:
         TextError: no such text exists. Iterating over the documents of the returned source raises
@@ -54,7 +50,7 @@ def open_source(
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
-    opened = [_open(name, data, stdin, may_be_utf8=may_be_utf8 or len(names) > 1) for name in names]
+    opened = [_open(name, data, stdin) for name in names]
     if len(opened) == 1:
         return opened[0]
     return Source(
@@ -66,7 +62,7 @@ def open_source(
     )
 
 
-def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool) -> Source:
+def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
     shown = in_message(name)
     if name in NAMED:
         if data.column is not None:
@@ -84,7 +80,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool)
                 f"{shown}: data.include and data.exclude choose files in folders, not in archives; "
                 f"unpack the archive and name its folder"
             )
-        files = _TextFiles(name, data, may_be_utf8=may_be_utf8)
+        files = _TextFiles(name, data)
         files.add(path, named=True)
         return files.source(stdin)
     if stat.S_ISDIR(mode):
@@ -94,18 +90,28 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, may_be_utf8: bool)
             f"{shown}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {shown}"
         )
-    if has_magic(name):
+    if has_magic(name) and "\n" not in name:  # not a text instead of its name
         root = [*takewhile(lambda part: not has_magic(part), path.parts)]
         found = find_files(Path(*root), data.globs, path.parts[len(root) :])
         return _open_found(name, found, data)
-    raise TextError(
-        f"{shown}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
-        f"such as 'texts/*.txt', or - for standard input"
+    raise _no_such_text(name)
+
+
+def _no_such_text(name: str) -> TextError:
+    """Return the error for a TEXT that does not exist, with advice for the usual reasons."""
+    advice = (
+        f"expected {', '.join(NAMED)}, the path of a file or folder, a glob such as "
+        f"'texts/*.txt', or - for standard input"
     )
+    if name.startswith(("http://", "https://")):
+        advice = "download it, for example by curl -LO, and name the file"
+    elif any(map(str.isspace, name)):
+        advice += "; if this is the text itself, write it to a file, and name that"
+    return TextError(f"{in_message(name)}: no such text; {advice}")
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
-    files = _TextFiles(name, data, may_be_utf8=True)
+    files = _TextFiles(name, data)
     for each in found:
         if isinstance(each, Skipped):
             files.skipped.append(each)
@@ -127,9 +133,8 @@ def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) ->
 class _TextFiles:
     """Files that are read as one text, and notices about how they were read."""
 
-    def __init__(self, name: str, data: DataConfig, *, may_be_utf8: bool) -> None:
-        """Prepare to read the text `name`; `may_be_utf8` is as for `open_source`."""
-        self._name, self._data, self._may_be_utf8 = in_message(name), data, may_be_utf8
+    def __init__(self, name: str, data: DataConfig) -> None:
+        self._name, self._data = in_message(name), data
         self._raw = data.vocabulary == "bytes"  # if so, binary files are read, too
         self._notices = Notices()
         self.paths, self.skipped = list[Path](), list[Skipped]()
@@ -141,11 +146,9 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file. If it is not text, skip it; raise TextError instead if `named` is True."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        if kind in ARCHIVES:
-            self._may_be_utf8 = True
-        elif named and kind != PARQUET:
+        if named and kind not in (*ARCHIVES, PARQUET):
             self._check(entry)
-        elif not named and (reason := self._why_skipped(entry, kind)):
+        elif not named and kind not in ARCHIVES and (reason := self._why_skipped(entry, kind)):
             self.skipped.append(Skipped(entry.name, reason))
             return
         self.paths.append(path)
@@ -198,10 +201,9 @@ class _TextFiles:
 
     def _chunks(self, entry: Entry, head: bytes) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
-        is_set = encoding == self._data.encoding and not is_utf8(encoding)
-        if is_set and self._may_be_utf8:
+        if encoding == self._data.encoding and not is_utf8(encoding):
             blocks = entry.blocks() if entry.start is None else [entry.start]
-            encoding = "utf-8" if ascii_or_utf8(blocks) == "utf-8" else encoding
+            encoding = "utf-8" if has_utf8(blocks) else encoding
         if encoding != self._data.encoding and not is_utf8(encoding):
             self._notices.add(entry.name, f"read as {encoding.upper().replace('_', '-')}")
         is_kept = self._raw and self._data.errors == "strict"
