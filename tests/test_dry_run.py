@@ -8,7 +8,7 @@ import torch
 
 from gpt import status
 from gpt.model.transformer import GPT
-from gpt.recipe.dry_run import estimate
+from gpt.recipe.dry_run import estimate_run
 from tests.conftest import before_forward, small
 
 
@@ -59,6 +59,6 @@ def test_it_measures_with_the_threads_that_the_run_will_have(corpus):
 
     before = torch.get_num_threads()
     with before_forward(note):  # dropout: without workers, which have parts of the threads
-        estimate(small(threads=3, model__dropout=0.1), corpus)
+        estimate_run(small(threads=3, model__dropout=0.1), corpus)
     assert counts == {3}
     assert torch.get_num_threads() == before

@@ -24,7 +24,7 @@ from gpt.evaluation.head_analysis import (
     LogitLens,
     analyze_text,
 )
-from gpt.inspection.attention_picture import draw, png
+from gpt.inspection.attention_picture import draw_heads, png
 from gpt.inspection.attention_views import attention_page, draw_head
 from gpt.inspection.output import check_out
 from gpt.model.attention import CausalSelfAttention
@@ -151,7 +151,7 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text, width):
 def test_a_picture_is_a_labelled_grid_of_the_weights(text):
     """Warnings are errors here: matplotlib warns of characters that its font lacks."""
     analysis, _ = analysis_of(text)
-    figure = draw(analysis, text, "走る $x$")
+    figure = draw_heads(analysis, text, "走る $x$")
     maps = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(maps) == L * H
     for i, axes in enumerate(maps):

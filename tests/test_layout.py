@@ -95,6 +95,28 @@ def test_a_class_name_names_one_class():
     assert duplicates(classes) == {}
 
 
+# names of a Python function and of what it calls
+TWICE = {"train", "evaluate"}
+
+
+def test_a_public_name_names_one_thing():
+    """Bug: `evaluate`, `estimate`, `draw`, Plan and Floats each named two or three things."""
+    names = []
+    for module, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.append((node.name, module))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names.append((node.targets[0].id, module))
+    public = [
+        (name, module)
+        for name, module in names
+        if not name.startswith("_") and not name.isupper() and name != "log"
+        if ".lessons." not in module
+    ]
+    assert duplicates(public).keys() == TWICE
+
+
 def test_a_constant_has_one_value_everywhere():
     """Bug: MARGIN had three values."""
     values = []

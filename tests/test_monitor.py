@@ -166,13 +166,13 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
     corpus = load_corpus(open_source(str(text_file)))
     extras = Extras(draw_attention=draw_attention)
     train(small(model__ensemble=2), corpus, Path("r"), extras=extras)
-    from gpt.inspection.attention_picture import draw, png
+    from gpt.inspection.attention_picture import draw_heads, png
 
     (event,) = events_of(Path("r")).Images("visualization/attention")
     member = load("r", "last").members[0]
     ids = to_torch(corpus.val[: member.config.T])
     title = "attention weights at step 11, on the first characters of val; member 1 of 2"
-    figure = draw(attend(member, ids), corpus.vocabulary.names_of(ids.tolist()), title)
+    figure = draw_heads(attend(member, ids), corpus.vocabulary.names_of(ids.tolist()), title)
     expected = Image.open(io.BytesIO(png(figure, 80)))
     shown = Image.open(io.BytesIO(event.encoded_image_string))
     assert (event.step, event.width, event.height) == (11, *shown.size)

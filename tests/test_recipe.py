@@ -18,7 +18,7 @@ from gpt.recipe.table import (
     SIZES,
     Choice,
     Size,
-    choose,
+    choose_members,
     context_length,
     largest_size,
     settings,
@@ -66,7 +66,7 @@ def seen_in(minutes: float) -> dict[Size, float]:
 
 def chosen(minutes: float, train_ids: int) -> Choice:
     size, characters = largest_size(SIZES, seen_in(minutes).__getitem__, train_ids)
-    return choose(size, characters, train_ids, max_members=8)
+    return choose_members(size, characters, train_ids, max_members=8)
 
 
 def test_the_example_of_the_table_worked_out_by_hand():
@@ -74,7 +74,7 @@ def test_the_example_of_the_table_worked_out_by_hand():
     seen = dict.fromkeys(SIZES, 7000000.0) | dict.fromkeys(SIZES[:4], 13000000.0)
     size, characters = largest_size(SIZES, seen.__getitem__, 1_000_000)
     assert (size, characters) == (Size(3, 128), 13e6)
-    assert choose(size, characters, 1_000_000, 8) == Choice(size, 4_333_333, 3, 0.01)
+    assert choose_members(size, characters, 1_000_000, 8) == Choice(size, 4_333_333, 3, 0.01)
 
 
 @pytest.mark.parametrize(

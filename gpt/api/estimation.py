@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, Text, since_now
+from gpt.api.resolve import Settings, TextPath, since_now
 from gpt.distributed.launch import check_alone
 from gpt.status import phase
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def estimate(
     config: "Config | str | Path | None" = None,
     *,
-    text: Text | Sequence[Text] | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
     init_from: str | Path | None = None,
@@ -45,5 +45,5 @@ def estimate(
     new = NewRun(config, text, settings, minutes, init_from)
     prepared = new.prepare(new.resolve(), clock)
     with phase("loading PyTorch"):
-        from gpt.recipe.dry_run import estimate as estimate_run
+        from gpt.recipe.dry_run import estimate_run
     return estimate_run(prepared.config, prepared.corpus, clock, prepared.probed)

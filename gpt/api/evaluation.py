@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.resolve import Settings, Text, encode_sources, open_sources, resolve, run_text
+from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, resolve, run_text
 from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def evaluate(
     model: "Model",
-    text: Text | Sequence[Text] | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
     *,
     by: str | Sequence[str] = (),
     memorisation: bool = False,
@@ -94,7 +94,7 @@ def _val(model: "Model") -> "ScoredText":
         raise type(error)(f"{error}; {advice}") from None
 
 
-def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
+def _text(model: "Model", text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
     from gpt.text.sources import may_have_columns
@@ -118,7 +118,7 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     return other_text(corpus, model.vocabulary, train)
 
 
-def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextReport":
+def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":
     """Read a text in the same way as training, and report what it contains.
 
     Args:

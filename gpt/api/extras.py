@@ -56,7 +56,7 @@ def choose_settings(
     return Prepared(chosen.config, corpus, chosen.probed)
 
 
-def measure_baselines(corpus: "Corpus") -> tuple[float | None, float | None]:
+def baselines_of(corpus: "Corpus") -> tuple[float | None, float | None]:
     """Return the bits per character of a trigram model on val, and of xz on the whole text."""
     from gpt.evaluation import baselines
 
@@ -67,10 +67,12 @@ def measure_baselines(corpus: "Corpus") -> tuple[float | None, float | None]:
 def draw_attention(model: "LanguageModel", corpus: "Corpus", excerpt: "Ids", title: str) -> bytes:
     """Return a PNG of the attention weights of all heads on `excerpt`, with a title."""
     # importing matplotlib takes a second
-    from gpt.inspection.attention_picture import draw, png
+    from gpt.inspection.attention_picture import draw_heads, png
     from gpt.model.attention_maps import attend
     from gpt.model.ensemble import members_of
     from gpt.text.batches import to_torch
 
     attention = attend(members_of(model)[0], to_torch(excerpt))
-    return png(draw(attention, corpus.vocabulary.names_of(excerpt.tolist()), title), PICTURE_DPI)
+    return png(
+        draw_heads(attention, corpus.vocabulary.names_of(excerpt.tolist()), title), PICTURE_DPI
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.resolve import (
     Settings,
-    Text,
+    TextPath,
     as_changes,
     never,
     read_text,
@@ -45,7 +45,7 @@ class NewRun:
     """The arguments of `gpt.train` that determine the config and the text of a run."""
 
     config: "Config | str | Path | None"
-    text: Text | Sequence[Text] | None
+    text: TextPath | Sequence[TextPath] | None
     settings: Settings
     minutes: float | None
     init_from: str | Path | None

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from gpt.text.vocabulary import Vocabulary
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
-Text = str | Path
+TextPath = str | Path
 
 
 def resolve(
     config: "Config | str | Path | None",
-    text: Text | Sequence[Text] | None,
+    text: TextPath | Sequence[TextPath] | None,
     settings: Settings,
     minutes: float | None = None,
     *,

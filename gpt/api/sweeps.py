@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.extras import choose_settings
 from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, Text, as_changes, read_text, since_now
+from gpt.api.resolve import Settings, TextPath, as_changes, read_text, since_now
 from gpt.errors import UsageError
 from gpt.signals import saving_on_interrupt
 from gpt.status import phase
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def sweep(
     config: "Config | str | Path | None" = None,
     *,
-    text: Text | Sequence[Text] | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
     seeds: int | None = None,

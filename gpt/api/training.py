@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, Text, as_changes, read_text, resolve, since_now
+from gpt.api.resolve import Settings, TextPath, as_changes, read_text, resolve, since_now
 from gpt.distributed.launch import begin_training
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
@@ -16,24 +16,23 @@ from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
+    from gpt.training.callbacks.callback import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
     from gpt.training.stopwatch import Seconds
-
-OnEvent = Callable[[dict[str, Any]], object]
 
 
 def train(
     config: "Config | str | Path | None" = None,
     *,
-    text: Text | Sequence[Text] | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
     should_stop: Callable[[], bool] | None = None,
-    on_event: OnEvent | None = None,
+    on_event: "OnEvent | None" = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
@@ -135,11 +134,11 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
 def resume(
     run: str | Path | None = None,
     *,
-    text: Text | Sequence[Text] | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
     should_stop: Callable[[], bool] | None = None,
-    on_event: OnEvent | None = None,
+    on_event: "OnEvent | None" = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with its config as changed by `settings`.
@@ -176,7 +175,7 @@ def _resume(
     ranks: Ranks,
     begun: str | None,
     run: str | Path | None,
-    text: Text | Sequence[Text] | None,
+    text: TextPath | Sequence[TextPath] | None,
     minutes: float | None,
     settings: Settings,
     caller: dict[str, Any],
@@ -225,7 +224,7 @@ def _train(
         from gpt.training.stopwatch import Stopwatch
 
     added = optional_module("gpt.api.extras")
-    extras = Extras(added.measure_baselines, added.draw_attention) if added else Extras()
+    extras = Extras(added.baselines_of, added.draw_attention) if added else Extras()
 
     return train_model(
         config,

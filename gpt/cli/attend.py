@@ -85,9 +85,9 @@ def attend(
     title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{ellipsis}”"
     if is_picture:
         with phase("drawing"):
-            from gpt.inspection.attention_picture import draw, png
+            from gpt.inspection.attention_picture import draw_heads, png
 
-            content = png(draw(analysis, names, title))
+            content = png(draw_heads(analysis, names, title))
     else:
         from gpt.inspection.attention_views import attention_page
 

@@ -56,8 +56,8 @@ StepsOrPart = Annotated[
 ]
 StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # a list in YAML
-Plans = Annotated[tuple[Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
+_Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # a list in YAML
+Plans = Annotated[tuple[_Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
 
 
 class TrainConfig(ConfigSection):

@@ -12,7 +12,7 @@ from gpt.evaluation.characters import spread_slices
 from gpt.text.vocabulary import Ids
 
 Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Doubles = NDArray[np.float64]
 
 MAX_KEY = 2**63 - 1
 MAX_COUNTED_IDS = 2**25  # largest number of ids whose n-grams are counted; sorting takes 0.3 GB
@@ -49,7 +49,7 @@ class KneserNey:
             _Table.of(keys, counts) for keys, counts in count_ngrams(ids, V, self.order)
         ]
 
-    def probabilities(self, ids: Ids) -> Floats:
+    def probabilities(self, ids: Ids) -> Doubles:
         """Return the probability of each id after the N ids before it, (len(ids) - N,).
 
         The first N ids are not predicted.
@@ -74,9 +74,9 @@ class _Table:
     """The n-grams with contexts of one length. MAX_KEY follows the last key."""
 
     keys: Integers  # ascending
-    discounted: Floats  # count of each n-gram minus its discount
+    discounted: Doubles  # count of each n-gram minus its discount
     totals: Integers  # sums of the counts of all n-grams before each one
-    freed: Floats  # sums of the discounts of all n-grams before each one
+    freed: Doubles  # sums of the discounts of all n-grams before each one
 
     @classmethod
     def of(cls, keys: Integers, counts: Integers) -> "_Table":
@@ -136,7 +136,7 @@ def _distinct(keys: Integers) -> tuple[Integers, Integers]:
     return keys[starts], np.diff(starts, append=len(keys))
 
 
-def discounts_of(counts: Integers) -> Floats:
+def discounts_of(counts: Integers) -> Doubles:
     """Return the discount of each of `counts`, the counts of all n-grams of one length."""
     discounts = np.array([0.5, 1.0, 1.5])  # for counts of 1, 2, 3 or more, by default
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))

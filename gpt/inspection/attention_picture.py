@@ -34,7 +34,7 @@ def png(figure: Figure, dpi: float | None = None) -> bytes:
     return content.getvalue()
 
 
-def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
+def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     """Draw a heat map (T, T) for each head: rows are query positions, columns key positions.
 
     Colours show the square roots of the weights, so that small weights are visible. Each label has

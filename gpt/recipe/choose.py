@@ -100,7 +100,7 @@ class _Chooser:
         sizes = self._sizes()
         size, characters = table.largest_size(sizes, self._characters, self.train_ids)
         most = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
-        choice = table.choose(size, characters, self.train_ids, most)
+        choice = table.choose_members(size, characters, self.train_ids, most)
         config = self._config(choice)
         if "train.accumulation" not in self.kept:
             config = with_fewest_micro_batches(config, self.fits)

@@ -46,7 +46,7 @@ class Estimate:
     seconds: float  # duration of the run: the sum over `costs`
 
 
-def estimate(
+def estimate_run(
     config: Config,
     corpus: Corpus,
     clock: Callable[[], float] | None = None,

@@ -123,7 +123,7 @@ def useful_passes(train_ids: int) -> tuple[float, float]:
     return passes, dropout
 
 
-def choose(size: Size, characters: float, train_ids: int, max_members: int) -> Choice:
+def choose_members(size: Size, characters: float, train_ids: int, max_members: int) -> Choice:
     """Divide `characters`, which one model of `size` would see in the time, among members."""
     passes, dropout = useful_passes(train_ids)
     useful = passes * train_ids

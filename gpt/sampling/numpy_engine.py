@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from gpt.config.schema import ModelConfig
 from gpt.model.shapes import kept_pairs, member_prefixes, rotary_angles
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int_]
+Singles = NDArray[np.float32]
+Indices = NDArray[np.int_]
+
 
 FIRST_ROOM = 256  # initial capacity of the caches, in characters per text
 SCORES_NUMBERS = 2**25  # most attention scores in one pass of a prefill, to bound its memory
@@ -34,7 +35,7 @@ class NumpyEngine:
       so that numpy can view them as one complex number.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Singles], B: int) -> None:
         T, hs = config.T, config.head_size
         self.config, self.T = config, T
         weights = _by_member(config, weights)
@@ -74,7 +75,7 @@ class NumpyEngine:
                 self.lengths[rows] = min(start + step, longest)
             self.lengths[rows] = lengths  # without the padding
 
-    def decode(self, ids: list[int]) -> Floats:
+    def decode(self, ids: list[int]) -> Singles:
         """Append one id to each text; return the logits (B, V) of the next ids."""
         self._make_room(int(self.lengths.max()) + 1)
         logits = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
@@ -96,7 +97,7 @@ class NumpyEngine:
             self.keys, self.values = np.pad(self.keys, widths), np.pad(self.values, widths)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
+    def _forward(self, rows: Indices, ids: Indices, want_logits: bool = True) -> Singles:
         """Append `ids` (n, t) to the texts in `rows`; return logits (n * t, V).
 
         If `want_logits` is false, return an empty array. The caller updates `lengths`.
@@ -112,7 +113,7 @@ class NumpyEngine:
         consecutive = slice(rows[0], rows[0] + n)  # indexing by a slice does not copy
         chosen = consecutive if rows.tolist() == list(range(rows[0], rows[0] + n)) else rows
 
-        def append(cache: Floats, new: Floats, shift: int = 0) -> None:
+        def append(cache: Singles, new: Singles, shift: int = 0) -> None:
             """Write `new` keys or values into `cache` at `positions` + `shift`."""
             if even:
                 cache[:, chosen, :, end - t + shift : end + shift] = new.swapaxes(2, 3)
@@ -136,7 +137,7 @@ class NumpyEngine:
             x += contract(_activate(expand(_normalize(x)), config.activation))
         return _mean_prediction(self.head(_normalize(x)))
 
-    def _embed(self, rows: Ints, ids: Ints, positions: Ints) -> Floats:
+    def _embed(self, rows: Indices, ids: Indices, positions: Indices) -> Singles:
         """Write `ids` (n, t) into `self.ids` at `positions`; return the embeddings (K, n t, C)."""
         back = np.arange(self.config.ngram)
         columns = (
@@ -144,14 +145,14 @@ class NumpyEngine:
         )  # in `self.ids`, whose first columns are padding
         self.ids[rows[:, None], columns] = ids
         ngrams = self.ids[rows[:, None, None], columns[..., None] - back]  # (n, t, ngram)
-        x: Floats = self.tables[:, back, ngrams].sum(-2)  # (K, n, t, ngram, C) -> (K, n, t, C)
+        x: Singles = self.tables[:, back, ngrams].sum(-2)  # (K, n, t, ngram, C) -> (K, n, t, C)
         if self.positions is not None:
             x += self.positions[:, positions]
         return x.reshape(len(x), ids.size, -1)
 
     def _heads(
-        self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
-    ) -> tuple[Floats, Floats, Floats]:
+        self, qkv: Singles, n: int, rotations: NDArray[np.complex64] | None
+    ) -> tuple[Singles, Singles, Singles]:
         """Split `qkv` into rotated queries and keys (K, n, t, H, hs), and values (K, n, t, H, vs).
 
         Args:
@@ -169,17 +170,17 @@ class NumpyEngine:
         return qk[..., :H, :], qk[..., H:, :], v.reshape(K, n, -1, H, vs)
 
 
-def _activate(h: Floats, activation: str) -> Floats:
+def _activate(h: Singles, activation: str) -> Singles:
     if activation == "relu2":
         return np.square(np.maximum(h, 0, out=h), out=h)
     inner = np.float32((2 / np.pi) ** 0.5) * (h + np.float32(0.044715) * h * h * h)
-    gelu: Floats = np.float32(0.5) * h * (1 + np.tanh(inner))
+    gelu: Singles = np.float32(0.5) * h * (1 + np.tanh(inner))
     return gelu
 
 
 def _attend(
-    q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
-) -> Floats:
+    q: Singles, k: Singles, v: Singles, future: NDArray[np.bool_] | None, scale: np.float32
+) -> Singles:
     """Return the outputs (K, n, H, t, vs) of attention.
 
     Args:
@@ -194,19 +195,19 @@ def _attend(
         scores = np.where(future, np.float32(-np.inf), scores)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     weights = np.exp(scores, out=scores)
-    y: Floats = weights @ v
+    y: Singles = weights @ v
     y /= np.add.reduce(weights, -1, keepdims=True)  # fewer divisions than of the weights
     return y
 
 
-def _normalize(x: Floats) -> Floats:
+def _normalize(x: Singles) -> Singles:
     """Apply LayerNorm (arXiv:1607.06450) over the last dimension of x, which must have mean 0."""
     variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
-    out: Floats = x / np.sqrt(variance + np.float32(1e-5))
+    out: Singles = x / np.sqrt(variance + np.float32(1e-5))
     return out
 
 
-def _mean_prediction(logits: Floats) -> Floats:
+def _mean_prediction(logits: Singles) -> Singles:
     """Average the probabilities that K members predict; return their logarithms (rows, V).
 
     `logits` are (K, rows, V). Those of a single model are returned as they are.
@@ -215,23 +216,23 @@ def _mean_prediction(logits: Floats) -> Floats:
         logits = logits - logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
         logits = np.logaddexp.reduce(logits, 0)[None] - np.float32(np.log(len(logits)))
-    single: Floats = logits[0]
+    single: Singles = logits[0]
     return single
 
 
 class _Linear(NamedTuple):
     """Linear layer of K ensemble members: x (K, rows, in) -> x W + b (K, rows, out)."""
 
-    weight: Floats  # (K, in, out)
-    bias: Floats  # (K, 1, out)
+    weight: Singles  # (K, in, out)
+    bias: Singles  # (K, 1, out)
 
-    def __call__(self, x: Floats) -> Floats:
-        out: Floats = x @ self.weight
+    def __call__(self, x: Singles) -> Singles:
+        out: Singles = x @ self.weight
         out += self.bias
         return out
 
 
-def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+def _by_member(config: ModelConfig, weights: Mapping[str, Singles]) -> dict[str, Singles]:
     """Return the weights of K ensemble members, stacked as (K, ...), by parameter name."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
@@ -240,13 +241,13 @@ def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, 
     return {name: np.stack([weights[prefix + name] for prefix in prefixes]) for name in names}
 
 
-def _centred(weight: Floats) -> Floats:
+def _centred(weight: Singles) -> Singles:
     """Return `weight` minus its mean over the last dimension."""
-    centred: Floats = weight - weight.mean(-1, keepdims=True)
+    centred: Singles = weight - weight.mean(-1, keepdims=True)
     return centred
 
 
-def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -> _Linear:
+def _linear(weights: Mapping[str, Singles], name: str, norm: str | None = None) -> _Linear:
     """Return the linear layer `name`, merged with the preceding LayerNorm `norm` if given."""
     weight = weights[f"{name}.weight"]
     bias = weights.get(f"{name}.bias", np.zeros(weight.shape[:2], np.float32))
@@ -256,11 +257,11 @@ def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -
     return _Linear(np.ascontiguousarray(weight.swapaxes(1, 2)), bias[:, None])
 
 
-def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> list[_Linear]:
+def _block(config: ModelConfig, weights: Mapping[str, Singles], prefix: str) -> list[_Linear]:
     """Return the four linear layers of a block: qkv, projection, expand, contract."""
     H, hs = config.n_head, config.head_size
 
-    def prepared(qkv: Floats) -> Floats:
+    def prepared(qkv: Singles) -> Singles:
         """Reorder the channels of queries and keys, so that those rotated as a pair are adjacent.
 
         With `qk_norm`, also centre the channels of each head: `_normalize` expects a mean of 0.

@@ -26,7 +26,7 @@ from gpt.serve.served_run import MAX_TEXTS, ServedRun
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
 STALL_S = 60  # seconds after which a client that does not read its stream is dropped
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 class AccessCheck:
@@ -134,7 +134,7 @@ class App(Starlette):
                     raise HTTPException(499, "the client disconnected")
             return JSONResponse(completion.response())
 
-    async def in_thread(self, function: Callable[[], Result]) -> Result:
+    async def in_thread(self, function: Callable[[], Answer]) -> Answer:
         """Call `function` in the only thread that uses the model; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 

@@ -19,10 +19,10 @@ LISTS = {  # messages about fields that are a list or one item
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
 # `fail_fast` stops at the first wrong item: a list can have half a million
-Texts = Annotated[list[str], Field(fail_fast=True)]
+TextList = Annotated[list[str], Field(fail_fast=True)]
 Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
-Prompts = Texts | Annotated[list[TokenIds], Field(fail_fast=True)]
+Prompts = TextList | Annotated[list[TokenIds], Field(fail_fast=True)]
 
 
 def _listed(value: Any) -> Any:

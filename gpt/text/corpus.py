@@ -24,7 +24,7 @@ from gpt.status import phase
 from gpt.text.cache import LOCK, cache_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
-from gpt.text.preparation import Progress, Task, count_text, write
+from gpt.text.preparation import OnProgress, Task, count_text, write
 from gpt.text.splits import train_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -207,7 +207,7 @@ def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
 
 
 @contextmanager
-def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
+def _progress_bar(title: str, size: int | None = None) -> Iterator[OnProgress]:
     """Show a progress bar of `size` bytes. Yield a function that advances it by n bytes."""
     from tqdm.auto import tqdm
 

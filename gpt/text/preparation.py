@@ -26,7 +26,7 @@ from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 MIN_FIRST_BYTE = -64  # 0xC0 as int8; a byte of UTF-8 begins a character if it is not below this
 
-Progress = Callable[[int], object]
+OnProgress = Callable[[int], object]
 """A function that is called with the number of bytes read since its last call."""
 
 
@@ -147,7 +147,7 @@ class Task:
 
 
 def count_text(
-    parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
+    parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: OnProgress
 ) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
 
@@ -190,7 +190,7 @@ def _check_known(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> 
 
 
 def write(
-    parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress
+    parts: list[Part], counts: Counts, file: BinaryIO, progress: OnProgress
 ) -> dict[str, str | int]:
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 

@@ -16,7 +16,7 @@ from gpt.text.vocabulary import Ids
 from gpt.training.cpu_workers import supports_threads, threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.step import Result, TrainStep, join_tensors, split_tensors
+from gpt.training.step import StepResult, TrainStep, join_tensors, split_tensors
 
 
 class EnsembleStep:
@@ -40,7 +40,7 @@ class EnsembleStep:
         self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
         self.running: list[Future[None]] = []  # the newest call of each member
 
-    def __call__(self, step: int) -> Result:
+    def __call__(self, step: int) -> StepResult:
         """Update each of the K members; return their losses and gradient norms, (K,) each."""
         shape = 2, len(self.members)
         losses, norms = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
@@ -62,7 +62,7 @@ class EnsembleStep:
         for member in self.members:
             member.follow(schedule)
 
-    def read(self, results: list[Result]) -> list[list[list[float]]]:
+    def read(self, results: list[StepResult]) -> list[list[list[float]]]:
         """Wait for `results`; return each as [losses, norms], with one float for each member."""
         self._finish()
         return self.members[0].read(results)

@@ -14,7 +14,7 @@ from gpt.training.build_step import Update
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.step import Result
+from gpt.training.step import StepResult
 
 MAX_SKIPPED_STEPS = 3  # in a row
 MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
@@ -22,7 +22,7 @@ MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
 
 def read_results(
     update: Update,
-    unread: Sequence[Result],
+    unread: Sequence[StepResult],
     step: int,
     progress: Progress,
     on_skip: Callable[[int, str], None],

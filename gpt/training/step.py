@@ -21,7 +21,7 @@ from gpt.training.loss_scaler import LossScaler
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 
-Result = tuple[Tensor, Tensor]
+StepResult = tuple[Tensor, Tensor]
 """The loss and the gradient norm of a step: () each, or (K,) for an ensemble of K members."""
 
 
@@ -52,7 +52,7 @@ class TrainStep:
         compiled = compile_model(model, config.train.compile, device, self._rehearse)
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
-    def __call__(self, step: int) -> Result:
+    def __call__(self, step: int) -> StepResult:
         """Update the weights with the batch of `step`, if the loss and the gradient are finite.
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. On
@@ -100,7 +100,7 @@ class TrainStep:
         """A list of this TrainStep only. An EnsembleStep has one TrainStep for each member."""
         return [self]
 
-    def read(self, results: list[Result]) -> list[list[list[float]]]:
+    def read(self, results: list[StepResult]) -> list[list[list[float]]]:
         """Wait for `results`; return each as [[loss], [norm]], as floats."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()

@@ -15,7 +15,7 @@ from gpt.training.divergence import read_results, restore_last
 from gpt.training.evaluator import Evaluator
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import RunState
-from gpt.training.step import Result
+from gpt.training.step import StepResult
 from gpt.training.stopwatch import MILESTONE
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Trainer:
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
         self.callbacks: list[Callback] = []  # open while `fit` runs
-        self.unread: list[Result] = []  # results of the last steps
+        self.unread: list[StepResult] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to here
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last logged
