@@ -139,7 +139,7 @@ class TrainConfig(ConfigSection):
         affects_choice=True,
     )
     compile: Literal["auto", "on", "off"] = resumable(
-        "auto", "torch.compile; auto: on for CUDA, if it works"
+        "auto", "torch.compile; auto: on for CUDA in long runs, if it works"
     )
 
     eval_every: StepsOrPart = resumable(

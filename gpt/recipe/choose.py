@@ -33,7 +33,6 @@ USUAL_PROBES = 12  # kinds of work that are measured: three for each size that i
 MEMBERS_SPEED = 0.9  # seconds of K members on several threads, divided by K times those of one
 LONGER = 1.25  # times as many passes as useful, at most, if training turns out to be faster
 SAMPLE_LENGTH = 100  # characters of a sample during training
-MIN_COMPILED_MINUTES = 5  # in a shorter run, torch.compile takes longer than it saves (H100: 16 s)
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,6 @@ class _Chooser:
             "train.sample_length": SAMPLE_LENGTH,
             "train.max_steps": min(max(1, round(most / in_step)), MAX_COUNT),
         }
-        if self.device.type == "cuda" and (self.base.train.minutes or 0) < MIN_COMPILED_MINUTES:
-            changes["train.compile"] = "off"
         if "train.warmup_steps" in self.kept:
             changes["train.steps"] = max(changes["train.steps"], self.kept["train.warmup_steps"])
         if "model.n_head" in self.kept:

@@ -16,7 +16,7 @@ from gpt.text.vocabulary import Ids
 from gpt.training.cpu_workers import supports_threads, threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.step import StepResult, TrainStep, join_tensors, split_tensors
+from gpt.training.step import StepResult, TrainStep, compile_mode, join_tensors, split_tensors
 
 
 class EnsembleStep:
@@ -115,7 +115,8 @@ def build_step(
     ids: Ids,
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
-    if compiles(config.train.compile, device):
+    first = members_of(model)[0]
+    if compiles(compile_mode(config, first), device):
         torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids)

@@ -27,6 +27,7 @@ TOPICS = {  # parts by module
     "training": ("startup", "silence", "fast", "cpu", "best", "dryrun", "shapes"),
     "recipes": ("recipe", "compare_equal"),
     "steps": ("peak", "optimizer", "workers", "threads", "gpu"),
+    "phases": ("phases",),
     "large": ("long_text", "vocabulary_size", "eval_speed"),
     "ranks": ("ranks", "batch_sizes"),
     "memory": ("memory", "eval_memory", "refusals"),
