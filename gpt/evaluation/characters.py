@@ -23,7 +23,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (
-        re.compile(rf"[^\0-\x7f\ufffd]{{1,{LONGEST_MATCH}}}"),
+        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # in 8-bit encodings
         "the text was decoded in a wrong encoding; convert the original again",
     ),
     "control": (
@@ -162,10 +162,11 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
             for match in pattern.finditer(part, max(end - start, 0)):
                 if match.start() >= PART_IDS:  # it may be cut; the next part has all of it
                     break
-                end = start + match.end()
-                if kind != MOJIBAKE or _is_mojibake(match[0]):
-                    counts[match[0]] += 1
-                    first.setdefault(match[0], start + match.start())
+                matched, end = match[0], start + match.end()
+                counts[matched] += 1
+                first.setdefault(matched, start + match.start())
+        if kind == MOJIBAKE and counts:
+            counts = _mojibake(counts)
         findings = [
             text.finding(matched, _explained(matched), count, first[matched])
             for matched, count in counts.most_common(MAX_FINDINGS)
@@ -175,10 +176,10 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
     return found
 
 
-def _is_mojibake(characters: str) -> bool:
+def _mojibake(counts: Counter[str]) -> Counter[str]:
     from ftfy.badness import is_bad  # takes 0.1 s; ASCII does not need it
 
-    return is_bad(characters)
+    return Counter({matched: count for matched, count in counts.items() if is_bad(matched)})
 
 
 def _explained(matched: str) -> str:

@@ -19,7 +19,7 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 CHUNK_BYTES = 1 << 21  # size of the blocks that are read, which fit into a processor's cache
 HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
-MAX_NAME_CHARACTERS = 300  # largest length of a file name in a message
+LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message
 ARCHIVES = (".zip", ".tar")
 TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 
@@ -55,7 +55,7 @@ def file_entry(path: Path) -> Entry:
 
 def in_message(name: str | Path) -> str:
     """Return a file name for a message."""
-    return shown(str(name), MAX_NAME_CHARACTERS)
+    return shown(str(name), LONGEST_SHOWN_NAME)
 
 
 def split_suffixes(name: str) -> tuple[str, str]:

@@ -151,42 +151,38 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
     """
     try:
         value = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            yield from _json_lines(iter(text.splitlines()), name)
-            return
-        raise _bad_record(name, error.lineno, "JSON", str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise _bad_record(name, 1, "JSON", str(error)) from None
-    yield from enumerate(value if isinstance(value, list) else [value], start=1)
+        if getattr(error, "msg", "") != "Extra data":
+            raise _bad_record(name, getattr(error, "lineno", 1), "JSON", str(error)) from None
+        yield from _json_lines(text.split("\n"), name)
+    else:
+        yield from enumerate(value if isinstance(value, list) else [value], start=1)
 
 
 def _rows(lines: Iterator[str], kind: str, name: str) -> Iterator[Record]:
-    """Yield the number of each row of a .csv or .tsv file, and its values by column.
+    """Yield the number of the last line of each row of a .csv or .tsv file, and its values.
 
     Row 1 contains the names of the columns and is not yielded. Columns that share a name are left
     out. In a .tsv file, quotation marks have no special meaning.
     """
-    first, number, names = next(lines, ""), 0, list[str]()
-    rows = csv.reader(
+    first = next(lines, "")
+    rows = csv.DictReader(
         chain([first], lines),
         delimiter=_delimiter(first) if kind == ".csv" else "\t",
         quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,
         strict=True,
     )
     try:
-        for number, row in enumerate(rows, start=1):
-            if number == 1:
-                names = row
-                shared = {each for each in names if names.count(each) > 1}
-            elif len(row) == len(names):
-                cells = zip(names, row, strict=True)
-                yield number, {key: cell for key, cell in cells if key not in shared}
-            elif row:
+        names = [*(rows.fieldnames or ())]
+        unique = [key for key in names if names.count(key) == 1]
+        for row in rows:
+            if None in row or None in row.values():
                 expected = f"{len(names)} columns, as in the first row"
-                raise _bad_record(name, number, expected, str(len(row)))
+                got = "more" if None in row else "fewer"
+                raise _bad_record(name, rows.line_num, expected, got)
+            yield rows.line_num, {key: row[key] for key in unique}
     except csv.Error as error:
-        raise _bad_record(name, number + 1, "CSV", str(error)) from None
+        raise _bad_record(name, rows.reader.line_num, "CSV", str(error)) from None
 
 
 def _delimiter(line: str) -> str:
