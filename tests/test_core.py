@@ -44,7 +44,7 @@ def run(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=core, capture_output=True, text=True)
 
 
-def test_the_core_trains_and_samples_without_the_rest(core: Path) -> None:
+def test_the_core_trains_and_samples_without_the_rest(core):
     (core / "my.txt").write_text(PANGRAM * 199)
     few = ["--set", "train.steps=20", "--set", "train.warmup_steps=3"]
     done = run(core, "train", "my.txt", "--config", "quickstart", *few)
@@ -60,7 +60,7 @@ def test_the_core_trains_and_samples_without_the_rest(core: Path) -> None:
     ]
 
 
-def test_without_the_recipe_minutes_need_a_config(core: Path) -> None:
+def test_without_the_recipe_minutes_need_a_config(core):
     (core / "my.txt").write_text(PANGRAM * 199)
     done = run(core, "train", "my.txt", "--minutes", "1")
     assert done.returncode == 1

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import gpt as package
 from gpt.config.schema import Config
 from gpt.evaluation.loss import evaluate
 from gpt.runs.read import read_checkpoint
-from gpt.seeds import member_seed
-from gpt.training.gradients import Backward
 from gpt.training.start import train
 from tests.conftest import load, metrics_of, small
 
@@ -67,33 +64,6 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
             losses = [record[f"val_loss_member_{m}"] for m in range(1, K + 1)]
             assert losses == [one["val_loss"] for one in each]
             assert record["val_loss"] < sum(losses) / K, "Jensen's inequality"
-
-
-def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradients of the second member are NaN at these steps."""
-    original, second = Backward.__call__, member_seed(1337, 1)
-
-    def gradients(self: Backward, x: torch.Tensor, y: torch.Tensor, step: int) -> torch.Tensor:
-        loss = original(self, x, y, step)
-        if self.config.seed == second and steps(step):
-            next(self.model.parameters()).grad = torch.full_like(
-                next(self.model.parameters()), math.nan
-            )
-        return loss
-
-    monkeypatch.setattr(Backward, "__call__", gradients)
-
-
-def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(corpus, monkeypatch):
-    train(ensemble(), corpus, Path("untroubled"))
-    nan_at(lambda step: step == 5, monkeypatch)
-    train(ensemble(), corpus, Path("r"))
-    events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
-    assert [step for step, _ in events] == [6]
-    assert "step 6 skipped by member 2 of 3: the loss is 3." in events[0][1]
-    same = [weights_of("r", m) == weights_of("untroubled", m) for m in range(K)]
-    assert same == [True, False, True]
-    assert all(parameter.isfinite().all() for parameter in load("r").parameters())
 
 
 def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus):

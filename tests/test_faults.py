@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -42,6 +41,7 @@ from tests.conftest import (
     COMMAND,
     HANGS_S,
     before_forward,
+    full_disk,
     load,
     metrics_of,
     records,
@@ -306,34 +306,15 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(c
     assert len({folder for folder in at_once if folder.is_dir()}) == 13
 
 
-def gpt_limited(limits: dict[int, int], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`gpt ARGUMENTS...` in a process that may have so much of each resource."""
-    set_limits = (
-        "import os, resource, sys\n"
-        f"for kind, most in {limits}.items(): resource.setrlimit(kind, (most, most))\n"
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    command = [sys.executable, "-c", set_limits, *COMMAND, *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def run_limited(text_file: Path, limits: dict[int, int], *changes: str) -> tuple[int, str]:
-    """`gpt train` in a process with these limits: its exit code and what it said."""
-    Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
-    changed = (part for change in changes for part in ("--set", change))
-    done = gpt_limited(limits, "train", "--config", "c.yaml", "--run-dir", "r", *changed)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
-
-
-def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file):
+def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(gpt, config_file):
     """The advice was --resume, which then failed."""
-    code, err = run_limited(text_file, {resource.RLIMIT_FSIZE: 20_000})
+    command = ("train", "--config", config_file, "--run-dir", "r")
+    with full_disk(20_000):
+        code, _, err = gpt(*command)
     assert code == 1
     assert "cannot save step 0 in r (File too large); it has no checkpoint yet" in err
-    assert err.rstrip().endswith("start it again with --overwrite --run-dir r")
-    again = ("train", "--config", "c.yaml", "--overwrite", "--run-dir", "r")
-    assert gpt_limited({}, *again).returncode == 0
+    assert " ".join(err.split()).endswith("start it again with --overwrite --run-dir r")
+    assert gpt(*command, "--overwrite")[0] == 0
 
 
 @contextmanager

@@ -228,9 +228,7 @@ def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes)
         ),
     ],
 )
-def test_a_containers_cpu_quota_limits_the_threads(
-    groups: str, files: dict[str, str], limit: int | None, tmp_path: Path
-) -> None:
+def test_a_containers_cpu_quota_limits_the_threads(groups, files, limit, tmp_path):
     """Bug: a container with 2 of 64 CPUs trained with 64 threads, many times slower."""
     files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in (files | {"proc/self/cgroup": groups}).items():

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -340,26 +339,6 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(corpus, pretend, ensem
     for name, weights in cpu.items():
         assert (weights == whole[name]).all()
         assert (weights == part[name]).all()
-
-
-@pytest.mark.pictures
-def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(corpus, pretend, monkeypatch):
-    config = small(
-        device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
-        train__checkpoint_every=37, model__n_layer=1, train__sample_length=0,
-    )  # fmt: skip
-    before_step: list[int] = []
-    take_step = TrainStep.__call__
-
-    def note(update: TrainStep, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        before_step.append(syncs())
-        return take_step(update, step)
-
-    monkeypatch.setattr(TrainStep, "__call__", note)
-    with count_syncs() as syncs:
-        train(config, corpus, Path("r"))
-    waits = [b > a for a, b in pairwise(before_step)]
-    assert [step for step, waited in enumerate(waits, 1) if waited] == [10, 16, 26, 32]
 
 
 def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back(

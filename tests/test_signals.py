@@ -53,16 +53,6 @@ def test_a_second_signal_does_what_it_did_before(number):
         assert received == [number]
 
 
-def test_of_ranks_a_signal_that_comes_again_is_ignored(monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun does
-    received = []
-    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    with StopSignals("SIGTERM") as signals:
-        for _ in range(2):  # from the terminal, and from torchrun
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert (received, signals.should_stop()) == ([], True)
-
-
 TWO_SIGNALS = """
 import os, signal, time
 import gpt.__main__
@@ -85,14 +75,6 @@ def test_two_signals_at_once_end_the_program(start):
     assert (process.returncode, "Error" in err) == (128 + signal.SIGTERM, False)
 
 
-def test_what_the_parent_ignores_stays_ignored():
-    """nohup starts a program with SIGHUP ignored."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert not signals.should_stop()
-
-
 def test_no_handler_is_installed_off_the_main_thread():
     """signal.signal raises ValueError there: a run in a notebook's thread could not start."""
 
@@ -105,7 +87,7 @@ def test_no_handler_is_installed_off_the_main_thread():
 
 
 @pytest.mark.parametrize("in_event_loop", [False, True])
-def test_the_stop_button_of_a_notebook_saves(text_file: Path, in_event_loop: bool) -> None:
+def test_the_stop_button_of_a_notebook_saves(text_file, in_event_loop):
     """Bug: KeyboardInterrupt lost all steps; under asyncio.run it came only after the last one."""
 
     def stop(event: dict[str, object]) -> None:
@@ -128,7 +110,7 @@ def test_the_stop_button_of_a_notebook_saves(text_file: Path, in_event_loop: boo
     assert read_summary(Path("runs/stopped"), "last").step == 3
 
 
-def test_errors_of_functions_name_their_arguments() -> None:
+def test_errors_of_functions_name_their_arguments():
     """Bug: `gpt.train(run_dir=...)` said `replace it by --overwrite, or choose another --run-dir`.
 
     Commands to type in a shell stay as they are.

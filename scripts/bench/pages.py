@@ -109,9 +109,10 @@ def page_equal(run: Path) -> dict[str, Any]:
         scored = _ask(chrome, {"op": "score", "ids": ids.tolist()})
         prompt = ids[:PROMPT_CHARACTERS].tolist()
         sampled = _ask(chrome, {"op": "generate", "ids": prompt, **sample})
+    probabilities = np.concatenate([part["probabilities"] for part in scored])
     ours = model.generate(text[:PROMPT_CHARACTERS], length=SAMPLED_CHARACTERS, seed=1)
     return {
-        "loss_of_the_page": -np.log(np.concatenate([p["probabilities"] for p in scored])).mean(),
+        "loss_of_the_page": -np.log(probabilities[1:].astype(float)).mean(),
         "loss": model.loss(text),
         "same_sample": "".join(part["text"] for part in sampled) == "".join(ours),
     }
