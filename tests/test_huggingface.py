@@ -118,6 +118,17 @@ def test_texts_of_different_lengths_can_be_padded_on_the_left():
     assert padded[1, 3:].tolist() == alone[0].tolist()
 
 
+def test_a_pipeline_pads_the_prompts_of_a_batch_on_the_left():
+    """Bug: there was no token for padding, so batch_size=2 ended in an error."""
+    folder = exported(checkpoint_of(small(model__ngram=4)))
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    texts = transformers.pipeline("text-generation", model_in(folder), tokenizer=tokenizer)
+    prompts, rules = ["abcdé", "f\n"], {"max_new_tokens": 5, "do_sample": False}
+    alone = [texts(prompt, **rules) for prompt in prompts]
+    assert texts(prompts, batch_size=2, **rules) == alone
+    assert tokenizer.pad_token_id == V
+
+
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, BYTES], ids=["characters", "bytes"])
 def test_the_tokenizer_of_each_kind_of_model_loads(vocabulary):
     folder = exported(checkpoint_of(small(), vocabulary))

@@ -57,3 +57,22 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt):
     code, out, err = gpt("eval", run, "b.txt", "--memorisation")
     assert (code, out) == (2, "")
     assert "--memorisation needs the text that the run was trained on; put it back" in err
+
+
+def test_only_new_lines_are_shown_and_prompts_and_stops_as_asked(gpt):
+    """Bug: of sampled names, one could not see which the text has; the prompt was always shown."""
+    text = "".join(f"{a}{b}{c}\n" for a in "abcd" for b in "efgh" for c in "ijkl") * 9
+    Path("names.txt").write_text(text)
+    run = api.train(small(train__learning_rate=0.01), text="names.txt", run_dir="run").run
+    options = ("sample", run, "--seed", 1, "--length", 500)
+    *whole, _, _ = gpt(*options)[1].split("\n")  # the last line is cut
+    known = text[: int(0.9 * len(text))].split("\n")
+    expected = [line for line in dict.fromkeys(whole) if line and line not in known]
+    assert expected
+    assert gpt(*options, "--new")[1].splitlines() == expected
+    short = ("--prompt", "ae", "--stop", r"\n")
+    shown = gpt(*options, *short)[1]
+    assert gpt(*options, *short, "--no-prompt", "--keep-stop")[1] == f"{shown[2:]}\n"
+    Path("names.txt").unlink()
+    code, out, err = gpt(*options, "--new")
+    assert (code, out, err.count("\n"), "put that text back" in err) == (1, "", 1, True)

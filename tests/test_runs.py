@@ -374,3 +374,23 @@ def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt, config_file):
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
     assert gpt("runs", "--delete", "s", "--yes")[0] == 0, "runs/ itself may be a link"
     assert not Path("real/s").exists()
+
+
+def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(
+    gpt: Gpt, config_file: Path
+) -> None:
+    """Bug: the rate of a finished run rose 34-fold, and an edited config.yaml was replaced.
+
+    Bug: with fewer steps than done, the message was "step 11 of 5".
+    """
+    gpt("train", "--config", config_file, "--run-dir", "r")
+    settings = Path("r/config.yaml")
+    settings.write_text(settings.read_text().replace("batch_size: 6", "batch_size: 7"))
+    resume = ("train", "--resume", "r", "--set")
+    code, _, err = gpt(*resume, "train.steps=5")
+    assert (code, "r has done 11 steps, more than train.steps 5" in err) == (2, True)
+    code, _, err = gpt(*resume, "train.steps=29")
+    assert (code, "ignored train.batch_size (6 to 7); use --set" in err) == (0, True)
+    assert "from step 11, the learning rate rises from" in err
+    code, _, err = gpt(*resume, "train.steps=29", "--set", "train.log_every=2")
+    assert (code, "edited" in err, "rises" in err) == (2, False, False)

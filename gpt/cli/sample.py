@@ -32,6 +32,13 @@ def sample(
     prompt_file: str | None = option("FILE", "Continue the whole text of FILE (- is stdin)."),
     length: int | None = option("N", "Characters to sample.", min=0),
     stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
+    keep_stop: bool = flag("--keep-stop", "Also show the text of --stop that ended a sample."),
+    no_prompt: bool = flag("--no-prompt", "Show the samples without their prompts."),
+    new: bool = flag(
+        "--new",
+        "Show only whole lines that are not in the train split, such as new names; reads the text "
+        "of the run.",
+    ),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
     temperature: float | None = option(
         "X", "Above 1: more random; 0: always the likeliest.", min=0
@@ -58,10 +65,11 @@ def sample(
     In --prompt and --stop, \n is a newline, \t a tab and \\ a backslash.
     """
     stop = [unescaped(text) for text in stop or []]
-    if interactive and (prompt or prompt_file is not None or as_json or num_samples > 1):
+    shown_otherwise = as_json or num_samples > 1 or new or no_prompt or keep_stop
+    if interactive and (prompt or prompt_file is not None or shown_otherwise):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
-            "--prompt-file, --num-samples and --json"
+            "--prompt-file, --num-samples, --new, --no-prompt, --keep-stop and --json"
         )
     texts = [unescaped(text) for text in prompt or []]
     if prompt_file is not None:
@@ -84,25 +92,39 @@ def sample(
         Repl(model, seed, start, stop).run(input, show)
         return
     texts = [model.prepare(text) for text in texts or [""]]
+    new_lines = api.find_new_lines(model) if new else None
     chunks = model.sample(
-        texts, num_samples=num_samples, length=length, seed=seed, stops=stop, rules=rules
+        texts,
+        num_samples=num_samples,
+        length=length,
+        seed=seed,
+        stops=stop,
+        keep_stop=keep_stop,
+        rules=rules,
     )
     typer.echo(wrapped(summary, sys.stderr), err=True)
 
     from gpt.sampling.stopping import collect, in_order
 
     texts = [text for text in texts for _ in range(num_samples)]
-    if not as_json:
-        for text in in_order(chunks, texts):
+    if not as_json and new_lines is None:
+        for text in in_order(chunks, [""] * len(texts) if no_prompt else texts):
             show(text)
+        return
+    samples = collect(chunks, texts)
+    lines = None if new_lines is None else new_lines(samples)
+    if not as_json:
+        show("".join(f"{line}\n" for line in lines or []))
         return
     result = {
         "run": str(model.run),
         "step": model.step,
         "val_loss": model.checkpoint.val_loss,
         "seed": seed,
-        "samples": [asdict(sample) for sample in collect(chunks, texts)],
+        "samples": [asdict(sample) for sample in samples],
     }
+    if lines is not None:
+        result["new_lines"] = lines
     show_json(result)
 
 

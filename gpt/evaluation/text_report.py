@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ from gpt.evaluation.characters import (
 from gpt.status import phase
 from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
 from gpt.text.documents import Skipped, Source
+from gpt.text.vocabulary import Ids, Vocabulary
 
 LONG_LINE_CHARACTERS = 60  # length from which a line hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
@@ -120,20 +122,26 @@ def describe_text(
 
 def find_duplicates(text: Corpus) -> Duplicates:
     """Find the lines that occur both in val and in train."""
-    decode, train, val = text.vocabulary.decode, text.train, text.val[:MAX_SCANNED_IDS]
-    lines = Counter(filter(None, decode(val).split("\n")))
-    longest, last, found = max(map(len, lines), default=0), "", set[str]()
-    for start in range(0, len(train) if lines else 0, TRAIN_PART_IDS):
-        *whole, last = (last + decode(train[start : start + TRAIN_PART_IDS])).split("\n")
-        found |= lines.keys() & {*whole}
-        last = last[: longest + 1]  # no line of val is longer
-    found |= lines.keys() & {last}
+    val = text.val[:MAX_SCANNED_IDS]
+    lines = Counter(filter(None, text.vocabulary.decode(val).split("\n")))
+    found = lines_in(text.train, text.vocabulary, lines.keys())
     in_lines = sum(len(line) * count for line, count in lines.items())
     long = {line for line in found if len(line) >= LONG_LINE_CHARACTERS}
     share, long_share = (
         sum(len(line) * lines[line] for line in each) / max(1, in_lines) for each in (found, long)
     )
     return Duplicates(share, long_share, len(val), max(sorted(found), key=len, default=""))
+
+
+def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[str]:
+    """Return those of `lines` that are lines of the text `ids`."""
+    longest, last, found = max(map(len, lines), default=0), "", set[str]()
+    for start in range(0, len(ids) if lines else 0, TRAIN_PART_IDS):
+        part = vocabulary.decode(ids[start : start + TRAIN_PART_IDS])
+        *whole, last = (last + part).split("\n")
+        found |= lines & {*whole}
+        last = last[: longest + 1]  # no searched line is longer
+    return found | (lines & {last})
 
 
 def _warnings(

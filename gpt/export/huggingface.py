@@ -23,7 +23,7 @@ from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
 from gpt.export.export_formats import CODE
-from gpt.export.huggingface_tokenizer import tokenizer_json
+from gpt.export.huggingface_tokenizer import PADDING, tokenizer_json
 from gpt.files import write_synced
 from gpt.inspection.output import writing
 from gpt.model.shapes import member_prefixes, parameter_count
@@ -62,6 +62,8 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "model_max_length": checkpoint.config.model.T,
                 "clean_up_tokenization_spaces": False,
+                "pad_token": PADDING,
+                "padding_side": "left",
             }
         ),
         "README.md": _model_card(run, checkpoint, config).encode(),
@@ -149,6 +151,7 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
             "top_p": sample.top_p,
             "min_p": sample.min_p or None,
         }
+    rules["pad_token_id"] = len(checkpoint.vocabulary)
     return {key: value for key, value in rules.items() if value is not None}
 
 

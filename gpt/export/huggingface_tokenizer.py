@@ -5,6 +5,7 @@ from typing import Any
 from gpt.config.schema import DataConfig
 from gpt.text.vocabulary import Vocabulary
 
+PADDING = "[PAD]"  # its id is V; the model masks it
 UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
 EACH_CHARACTER = {  # splits a text into characters
     "type": "Split",
@@ -36,7 +37,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [],
+        "added_tokens": [_special(PADDING, len(names))],
         "normalizer": _normalizer(data),
         "pre_tokenizer": split,
         "post_processor": None,
@@ -47,6 +48,12 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
             "unk_token": UNKNOWN,
         },
     }
+
+
+def _special(name: str, id_: int) -> dict[str, Any]:
+    return {"id": id_, "content": name, "special": True, "normalized": False} | dict.fromkeys(
+        ("single_word", "lstrip", "rstrip"), False
+    )
 
 
 def _normalizer(data: DataConfig) -> dict[str, Any] | None:

@@ -2,10 +2,11 @@
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
 from gpt.errors import CheckpointError, ConfigError
@@ -34,7 +35,35 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
         shutil.rmtree(aside, ignore_errors=True)
         step_folder(folder, step).rename(aside)
     write_index(folder, data)
+    _warn_of_edits(run, data.config)
     return data, state
+
+
+def _warn_of_edits(run: Path, config: Config) -> None:
+    """Log a warning if config.yaml, which a resume replaces, differs from `config`."""
+    try:
+        edited = values(load_config(run / "config.yaml"))
+    except (OSError, ConfigError):  # missing, or of an old version
+        return
+    if config.train.plans:  # the clock changes these after config.yaml is written
+        for key in ("train.plans", "train.steps", "train.minutes"):
+            edited.pop(key)
+    if changes := _differences(values(config), edited):
+        log.warning(
+            "%s/config.yaml was edited, but a resume reads the settings in the checkpoint and "
+            "replaces the file: ignored %s; use --set instead",
+            from_here(run),
+            ", ".join(changes.values()),
+        )
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the values in `new` that differ from those in `old`, by key."""
+    return {
+        key: f"{key} ({as_flow(old[key])} to {as_flow(value)})"
+        for key, value in new.items()
+        if value != old[key]
+    }
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
@@ -73,11 +102,9 @@ def _newest_intact(
 
 def check_resumable(old: Config, new: Config) -> None:
     """Log which settings a resume changes; raise ConfigError for one that it cannot change."""
-    before, changed, refused = values(old), list[str](), list[str]()
-    for key, value in values(new).items():
-        if value != before[key]:
-            changes = changed if SETTINGS[key].resumable else refused
-            changes.append(f"{key} ({as_flow(before[key])} to {as_flow(value)})")
+    changes = _differences(values(old), values(new))
+    changed = [change for key, change in changes.items() if SETTINGS[key].resumable]
+    refused = [change for key, change in changes.items() if not SETTINGS[key].resumable]
     if changed:
         log.info("changed: %s", ", ".join(changed))
     if refused:

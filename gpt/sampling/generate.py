@@ -114,11 +114,12 @@ def generate(
     length: int,
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
+    keep_stop: bool = False,
 ) -> Iterator[Chunk]:
     """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
 
-    Chunks of different samples are interleaved. A stop string is not part of the sample, so
-    characters that may be its beginning are held back.
+    Chunks of different samples are interleaved. Characters that may be the beginning of a stop
+    string are held back.
 
     Args:
         engine: the engine, with one row for each prompt.
@@ -128,11 +129,12 @@ def generate(
         length: the largest number of characters of a sample.
         rules: the sampling rules, such as the temperature.
         stops: strings that end a sample.
+        keep_stop: whether the stop string is part of the sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
     """
-    buffers = [StopBuffer(sample, stops, length) for sample in range(len(prompts))]
+    buffers = [StopBuffer(sample, stops, length, keep_stop) for sample in range(len(prompts))]
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return

@@ -42,7 +42,7 @@ class NumpyEngine:
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
         padding = tables[0].shape[1]  # id before the first character: V, whose row is zero
-        with np.errstate(over="ignore", invalid="ignore"):  # `Generator` rejects such logits
+        with np.errstate(all="ignore"):  # `Generator` rejects such logits
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
             self.positions = None
@@ -96,7 +96,7 @@ class NumpyEngine:
             widths = ((0, 0), (0, 0), (0, 0), (0, 0), added, (0, 0))
             self.keys, self.values = np.pad(self.keys, widths), np.pad(self.values, widths)
 
-    @np.errstate(over="ignore", invalid="ignore")
+    @np.errstate(all="ignore")
     def _forward(self, rows: Indices, ids: Indices, want_logits: bool = True) -> Singles:
         """Append `ids` (n, t) to the texts in `rows`; return logits (n * t, V).
 

@@ -41,6 +41,8 @@ from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
+RISE_TO_ANNOUNCE = 1.2  # factor on the learning rate above which a resume announces it
+
 Mode = Literal["new", "numbered", "overwrite", "resume", "extend"]
 """How to use the run's folder.
 
@@ -196,7 +198,18 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     update.follow(schedule)
+    _announce_rates(Schedule(data.config), schedule, data.step)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
+
+
+def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
+    """Log that the learning rate rises if a resume at `step` changes the schedule so."""
+    every = max(1, (after.steps - step) // 100)
+    highest = max((after.lr(each) for each in range(step, after.steps, every)), default=0.0)
+    now = after.scale * before.lr(max(step - 1, 0))
+    if step > before.warmup_steps and highest > RISE_TO_ANNOUNCE * now:
+        message = "from step %d, the learning rate rises from %.2g to %.2g and falls until step %d"
+        log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
 
 
 def _check_text(context: RunContext, saved: dict[str, Any]) -> None:
@@ -211,7 +224,12 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
         advice = "--set train.stop_at_val_loss=null --set train.patience=null"
-    elif step >= train.steps and progress.pending is None:
+    elif step > train.steps:
+        raise UsageError(
+            f"{context.name} has done {step} steps, more than train.steps {train.steps}; set a "
+            f"larger number, or sample an earlier step by gpt sample --checkpoint STEP"
+        )
+    elif step == train.steps and progress.pending is None:
         reason = "all steps done"
         advice = f"N minutes with --minutes N, or steps with --set train.steps={2 * step}"
     else:

@@ -171,7 +171,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
         t = input_ids.shape[1]
-        ids = input_ids
+        ids = input_ids.masked_fill(input_ids >= self.config.vocab_size, ABSENT)  # padding
         if attention_mask is not None:
             ids = ids.masked_fill(attention_mask[:, -t:] == 0, ABSENT)
         if past_key_values is not None:
