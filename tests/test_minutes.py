@@ -17,7 +17,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import Interrupted, UsageError
 from gpt.model.transformer import GPT
-from gpt.recipe.dry_run import estimate
+from gpt.recipe.dry_run import estimate_run
 from gpt.runs.read import read_summary
 from gpt.text import batches
 from gpt.text.corpus import Corpus
@@ -146,7 +146,7 @@ def test_a_dry_run_plans_as_the_run_does(corpus):
     """Bug: it planned the steps by one measurement and said how long they take by another."""
     config, machine = timed(), Machine(even, window_s=0.8)
     with machine.computing():
-        planned, estimated = estimate(config, corpus, machine)
+        planned, estimated = estimate_run(config, corpus, machine)
     run_on(Machine(even, window_s=0.8), config, corpus, "r")
     steps = load_config("r/config.yaml").train.plans[0][1]
     assert planned.train.plans == ((0, planned.train.steps),)

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 def find_new_lines(model: "Model") -> "Callable[[Sequence[Sample]], list[str]]":
     """Read the text of a run; return a function that returns the new lines of samples.
 
-    The function returns the whole lines that do not occur in the train split, each once. The
-    first line of a sample includes the last line of its prompt. The last line is whole only if a
-    stop string that begins with a line end has ended the sample.
+    Args:
+        model: the model, from `gpt.load`.
+
+    Returns:
+        A function from samples to their new lines. It returns the whole lines that do not occur in
+        the train split, each once. The first line of a sample includes the last line of its prompt.
+        The last line is whole only if a stop string that begins with a line end has ended the
+        sample.
 
     Raises:
         GPTError: the text is missing or has changed.
