@@ -63,6 +63,18 @@ def test_it_is_short_and_its_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_behaviour_of_the_map_is_where_it_says():
+    """Bug: no document named the file of back-propagation, of signals, or of misspelt settings."""
+    page = (ROOT / "gpt/README.md").read_text("utf-8")
+    rows = re.findall(r"^\| .+ \| \[(.+?)\]\(\1\) \| `(\w+)` \|$", page, re.MULTILINE)
+    assert len(rows) >= 40
+    for name, thing in rows:
+        tree = ast.parse((ROOT / "gpt" / name).read_text("utf-8"))
+        named = {node.name for node in ast.walk(tree) if hasattr(node, "name")}
+        named |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert thing in named, f"{name}: {thing}"
+
+
 TESTS = Path(__file__).parent
 
 
