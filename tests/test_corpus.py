@@ -347,6 +347,3 @@ def test_T_must_fit_into_the_shorter_split(gpt: Any) -> None:
     ):
         code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
         assert (code > 0, expected in err) == (True, True), err
-
-
-# --- UTF-8 as it is ---

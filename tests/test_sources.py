@@ -167,12 +167,12 @@ def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
 def test_what_is_no_name_of_a_text_is_told_in_short(gpt: Any) -> None:
     """Bug: the text itself as `text=` came back in a message of 53,153 characters."""
     text = "does the lazy dog sleep? rain falls on [quiet] hills\n" * 1000
-    itself = r"no such text.*text itself, write it to a file"
-    for wrong in (text, ["first recipe", "second recipe"], text.replace(" ", "")):
+    itself = r"(no such text|got none).*text itself, write it to a file"
+    for wrong in (text, ["first recipe", "second recipe"], text.replace(" ", ""), "a dog?"):
         with pytest.raises(TextError, match=itself) as told:
             package.train(text=wrong)
         assert len(str(told.value)) < 700
-    assert "download it, for example by curl -LO" in refusal("https://example.org/a.txt")
+    assert "download it, for example by curl -LO" in refusal("https://example.org/a.txt?b=[c]")
     for name in ("a\0b", "a\ud800", text):
         with pytest.raises(GPTError, match="expected the folder of a run") as told:
             package.load(name)

@@ -1,9 +1,6 @@
 """Characters in, batches out."""
 
 import hashlib
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -36,45 +33,25 @@ def write(content: bytes, name: str = "text.txt") -> str:
 
 # --- downloading ---
 
-CONTENT = b"To be, or not to be" * 101
-PLAY = Download("play", "", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 
-
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    """A server on loopback that gives `answers` one after the other: (status, content)."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, content = self.server.answers.pop(0)  # type: ignore[attr-defined]
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def fetch(server: HTTPServer, *answers: tuple[int, bytes]) -> bytes:
-    server.answers = list(answers)  # type: ignore[attr-defined]
-    url = f"http://127.0.0.1:{server.server_port}/play.txt"
-    return locate(Download(PLAY.name, url, PLAY.size, PLAY.sha256)).read_bytes()
-
-
-def test_a_download_is_kept_in_the_cache_and_a_wrong_answer_refused(server: HTTPServer) -> None:
-    for answer in ((404, b""), (200, CONTENT[:7]), (200, CONTENT + b"!")):
-        reason = "404" if answer[0] == 404 else "with SHA-256"
-        with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
-            fetch(server, answer)
-    assert fetch(server, (200, CONTENT)) == CONTENT
-    assert fetch(server) == CONTENT  # no second answer is needed
+def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    content, origin = b"To be, or not to be" * 101, tmp_path / "origin.txt"
+    sha256 = hashlib.sha256(content).hexdigest()
+    play = Download("play", origin.as_uri(), len(content), sha256)
+    with pytest.raises(TextError, match=r"cannot download play.*No such file.*put the file at"):
+        locate(play)
+    for wrong in (content[:7], content + b"!"):
+        origin.write_bytes(wrong)
+        with pytest.raises(TextError, match=rf"with SHA-256.* \(1,919 bytes, SHA-256 {sha256}\)"):
+            locate(play)
+    origin.write_bytes(content)
+    kept = locate(play)
+    origin.unlink()
+    assert locate(play) == kept and kept.read_bytes() == content
+    Path("data").mkdir()
+    write(content[:-1], "data/play.txt")
+    with pytest.raises(TextError, match=r"data/play\.txt: this is not play .*remove it"):
+        locate(play)
 
 
 def test_the_pinned_shakespeare_is_the_fields() -> None:

@@ -90,7 +90,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
             f"{shown}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {shown}"
         )
-    if has_magic(name) and "\n" not in name:  # not a text instead of its name
+    if has_magic(name) and "\n" not in name and "://" not in name:  # no text, no address
         root = [*takewhile(lambda part: not has_magic(part), path.parts)]
         found = find_files(Path(*root), data.globs, path.parts[len(root) :])
         return _open_found(name, found, data)
@@ -105,9 +105,13 @@ def _no_such_text(name: str) -> TextError:
     )
     if name.startswith(("http://", "https://")):
         advice = "download it, for example by curl -LO, and name the file"
-    elif any(map(str.isspace, name)):
-        advice += "; if this is the text itself, write it to a file, and name that"
-    return TextError(f"{in_message(name)}: no such text; {advice}")
+    return TextError(f"{in_message(name)}: no such text; {advice}{_for_text_itself(name)}")
+
+
+def _for_text_itself(name: str) -> str:
+    """Return advice for a `name` that may be a text instead of its name; "" for others."""
+    has_space = any(map(str.isspace, name))
+    return "; if this is the text itself, write it to a file, and name that" if has_space else ""
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
@@ -124,6 +128,7 @@ def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) ->
             chosen, advice = " chosen by data.include and data.exclude", "change these settings"
         raise TextError(
             f"{in_message(name)}: expected text files{chosen}, got none{skips}; {advice}"
+            f"{_for_text_itself(name)}"
         )
     size = counted(sum(path.stat().st_size for path in files.paths), "byte")
     log.info(f"{in_message(name)}: {counted(len(files.paths), 'file')}, {size}{skips}")
