@@ -45,7 +45,8 @@ def before_each_change(act: Callable[[int | None], object]) -> None:
 def die_at(operation: int) -> None:
     """Kill this process with SIGKILL at `operation`, counted from 1.
 
-    If that is an fsync, cut the file in half first, as if the kill had come during the write.
+    If that is an fsync of a new file, cut the file in half first, as if the kill had come during
+    the write.
     """
     left = operation
 
@@ -53,12 +54,18 @@ def die_at(operation: int) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            if descriptor is not None and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND:
+            if descriptor is not None and _is_being_written(descriptor):
                 with suppress(OSError):  # a folder
                     os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     before_each_change(act)
+
+
+def _is_being_written(descriptor: int) -> bool:
+    """Return whether a file is opened to write it anew, not to append to it or to sync it."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    return flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND
 
 
 def log_changes(log: Path) -> None:
