@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -44,24 +45,27 @@ def before_each_change(act: Callable[[int | None], object]) -> None:
 def die_at(operation: int) -> None:
     """Kill this process with SIGKILL at `operation`, counted from 1.
 
-    If that is an fsync of a new file, cut it in half first, as if the kill had come during the
-    write. (metrics.jsonl, which is opened to append or to read, contains records synced before.)
+    If that is an fsync of a new file, cut the file in half first, as if the kill had come during
+    the write.
     """
     left = operation
-
-    def is_new(descriptor: int) -> bool:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        return flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND
 
     def act(descriptor: int | None) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            if descriptor is not None and is_new(descriptor):
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            if descriptor is not None and _is_being_written(descriptor):
+                with suppress(OSError):  # a folder
+                    os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     before_each_change(act)
+
+
+def _is_being_written(descriptor: int) -> bool:
+    """Return whether a file is opened to write it anew, not to append to it or to sync it."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    return flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_APPEND
 
 
 def log_changes(log: Path) -> None:
