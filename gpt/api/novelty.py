@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 
 
 def new_lines(model: "Model", samples: "Sequence[Sample]") -> list[str]:
-    """Return the whole lines of samples that do not occur in the model's train split, each once.
+    """Find the lines of samples that do not occur in the model's train split.
 
-    The first line of a sample includes the last line of its prompt. The last line is whole only if
-    a stop string that begins with a line end has ended the sample.
+    The first line of a sample includes the last line of its prompt. A last line that is cut is left
+    out. It is whole if a stop string that begins with a line end has ended the sample.
 
     Args:
         model: the model, whose text is read again.
         samples: its samples, from `gpt.sampling.stopping.collect`.
+
+    Returns:
+        The new lines, each once, in the order of the samples.
 
     Raises:
         GPTError: the text is missing or has changed.
