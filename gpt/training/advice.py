@@ -15,15 +15,11 @@ def advise(
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
     1. Overfitting: the val loss has risen, or is far above the train loss. More text helps.
-    2. The val loss was still falling. More time helps.
-    3. Otherwise, neither helps much.
+    2. The val loss was still falling. More time helps. 3. Otherwise, neither helps much.
 
-    Args:
-        train_loss: the loss of the last step, in nats per id, as all losses.
-        loss: the newest val loss.
-        best_loss: the lowest val loss.
-        earlier_loss: the val loss of the evaluation before the newest; infinite if there is none.
-        passes: how often training has read the train split.
+    `train_loss` is that of the last step; `loss`, `best_loss` and `earlier_loss` are the newest val
+    loss, the lowest, and that of the evaluation before the newest, which is infinite if there is
+    none. `passes` counts how often training has read the train split.
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     loss, best_loss = max(loss, TINY), max(best_loss, TINY)
