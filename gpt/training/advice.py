@@ -1,8 +1,6 @@
 """Advise what would lower the val loss of a run most: more text, more time, or neither."""
 
-OVERFIT_GAP = (
-    0.1  # fraction of the val loss; a larger difference from the train loss is overfitting
-)
+OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
 RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
 FALL = 0.005  # fraction of the val loss; a larger fall in the last evaluation is a trend
 TINY = 1e-9  # least loss that is divided by, in nats
@@ -22,8 +20,8 @@ def advise(
     none. `passes` counts how often training has read the train split.
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
-    loss, best_loss = max(loss, TINY), max(best_loss, TINY)
-    rise, gap, fall = loss / best_loss - 1, 1 - train_loss / loss, 1 - loss / earlier_loss
+    rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))
+    fall = 1 - loss / max(earlier_loss, TINY)
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
         why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
         return f"more text would help most: after {seen}, the val loss {why}"
