@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from gpt.errors import GPTError
+
 
 def from_here(path: Path | str) -> Path:
     """Shorten `path` for a message: make it relative to the working folder if it lies inside."""
@@ -16,6 +18,14 @@ def from_here(path: Path | str) -> Path:
     except OSError:  # the working folder was removed
         return path
     return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+
+
+def check_working_folder() -> None:
+    """Raise GPTError if the working folder was deleted: importing torch would end the process."""
+    try:
+        Path.cwd()
+    except OSError:
+        raise GPTError("the working folder was deleted; change to another folder") from None
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:

@@ -4,6 +4,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from gpt.files import check_working_folder
+
 
 class LazyModule:
     """Module that is imported at the first use of one of its names."""
@@ -14,6 +16,7 @@ class LazyModule:
 
     def __getattr__(self, name: str) -> Any:
         """Return a name of the module."""
+        check_working_folder()
         return getattr(import_module(self._name), name)
 
 

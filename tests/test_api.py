@@ -1,6 +1,7 @@
 """What a notebook relies on: `gpt.train`, `gpt.load` and what a loaded model gives."""
 
 import inspect
+import pickle
 import pydoc
 import subprocess
 import sys
@@ -37,6 +38,12 @@ def test_the_loss_of_the_val_split_is_the_runs_val_loss(run):
     text, val_loss = PANGRAM * 29, metrics_of(run)[-1]["val_loss"]
     loss = gpt.load(run, "last").loss(text[int(0.9 * len(text)) :])
     assert loss == pytest.approx(val_loss, rel=1e-6)
+
+
+def test_a_model_can_be_pickled(run):
+    """Bug: `cannot pickle '_thread.lock' object`, so multiprocessing could not pass a model."""
+    model = gpt.load(run)
+    assert pickle.loads(pickle.dumps(model)).loss(PANGRAM) == model.loss(PANGRAM)
 
 
 @pytest.mark.parametrize(

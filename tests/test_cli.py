@@ -26,6 +26,7 @@ from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import measure_baselines
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
+from gpt.training.advice import advise
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 
@@ -123,7 +124,7 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt):
 def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
     code, out, err = gpt("train", "--config", config_file)
     assert code == 0
-    lines = out.strip("\n").split("\n", 5)
+    lines = out.strip("\n").split("\n", 6)
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
     assert f"best val loss {best:.4f}" in lines[0]
@@ -134,10 +135,11 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
     assert bits == pytest.approx(best / math.log(2), abs=0.006)
     baselines = astuple(measure_baselines(load_corpus(open_source("pangram.txt"))))
     assert (trigram, xz) == pytest.approx(baselines, abs=0.006)
-    assert lines[2].startswith("watch:   ")
-    assert lines[2].endswith("tensorboard --logdir runs --samples_per_plugin text=1")
-    assert lines[3] == "sample:  gpt sample runs/small"
-    assert len(lines[5]) == 17
+    assert re.match("more t|neither", lines[2]), "what would help most"
+    assert lines[3].startswith("watch:   ")
+    assert lines[3].endswith("tensorboard --logdir runs --samples_per_plugin text=1")
+    assert lines[4] == "sample:  gpt sample runs/small"
+    assert len(lines[6]) == 17
     assert "2,407 characters, vocabulary of 31; writing runs/small" in err
     assert [line.split(":")[0] for line in err.splitlines() if line.startswith("step ")] == [
         f"step {step}" for step in (0, 4, 8, 11)
@@ -157,7 +159,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
     folders = [str(program.parent)] if on_path else []
     monkeypatch.setenv("PATH", os.pathsep.join([*folders, "/usr/bin", "/bin"]))
     _, out, _ = gpt("train", "--config", config_file, program=program)
-    advised = dict(line.split(": ", 1) for line in out.splitlines()[3:5])
+    advised = dict(line.split(": ", 1) for line in out.splitlines()[4:6])
     started = "gpt" if on_path else shlex.quote(str(program))
     assert advised["sample"].strip() == f"{started} sample runs/small"
     for words in (f"{advised['sample']} --length 7", f"{advised['watch']} --help"):
@@ -654,3 +656,27 @@ def test_a_command_line_that_nobody_would_type_ends_in_one_message(tmp_path, tex
     tally = fuzzed_command_lines(work, count=30, seed=1)
     assert tally.failures == []
     assert tally.outcomes.total() == 30
+
+
+def test_without_a_terminal_a_line_from_time_to_time_shows_the_progress(
+    gpt, config_file, monkeypatch
+):
+    """Bug: `2> log.txt` showed nothing between two evaluations, hours apart."""
+    monkeypatch.setattr("gpt.training.callbacks.bar.LOG_S", 0)
+    code, _, err = gpt("train", "--config", config_file)
+    assert code == 0
+    assert re.search(r"^step 7 of 11: val .*, train .*, about \d\d:\d\d left$", err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("losses", "passes", "advice"),
+    [
+        ({"train_loss": 1.0, "loss": 1.5, "best_loss": 1.4, "earlier_loss": 1.4}, 40, "more text"),
+        ({"train_loss": 1.0, "loss": 1.2, "best_loss": 1.2, "earlier_loss": 1.3}, 9, "more text"),
+        ({"train_loss": 1.0, "loss": 1.2, "best_loss": 1.2, "earlier_loss": 1.3}, 1, "more time"),
+        ({"train_loss": 1.2, "loss": 1.2, "best_loss": 1.2, "earlier_loss": 1.3}, 9, "more time"),
+        ({"train_loss": 1.2, "loss": 1.2, "best_loss": 1.2, "earlier_loss": 1.2}, 9, "neither"),
+    ],
+)
+def test_the_losses_of_a_run_decide_what_would_help_most(losses, passes, advice):
+    assert advise(**losses, passes=passes).startswith(advice)

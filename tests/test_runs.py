@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gpt import api
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.model.shapes import parameter_shapes
@@ -394,3 +395,15 @@ def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(
     assert "from step 11, the learning rate rises from" in err
     code, _, err = gpt(*resume, "train.steps=29", "--set", "train.log_every=2")
     assert (code, "edited" in err, "rises" in err) == (2, False, False)
+
+
+def test_a_deleted_working_folder_is_named(gpt, tmp_path, monkeypatch):
+    """Bug: the process ended in `Intel oneMKL FATAL ERROR` when it imported torch."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    expected = "the working folder was deleted; change to another folder"
+    assert gpt("runs")[::2] == (1, f"gpt: {expected}\n")
+    with pytest.raises(GPTError, match=expected):
+        api.train("quickstart")

@@ -360,7 +360,7 @@ def test_metrics_say_what_happened_at_each_step(corpus):
     assert [r["step"] for r in records] == [0, 3, 4, 6, 8, 9, 11]
     assert [r["step"] for r in records if "val_loss" in r] == [0, 4, 8, 11]
     assert records[0].keys() == {"step", "elapsed_s", "val_loss"}
-    logged = {"step", "elapsed_s", "train_loss", "lr", "grad_norm", "chars_per_s"}
+    logged = {"step", "elapsed_s", "train_loss", "lr", "grad_norm", "chars_per_s", "passes"}
     assert records[1].keys() == logged
     assert records[-1].keys() == logged | {"val_loss"}
     assert records[1]["lr"] == Schedule(small()).lr(2)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from gpt.errors import UsageError
 from gpt.lazy import LazyModule
@@ -53,6 +53,10 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model without its torch module, which is loaded again when it is used."""
+        return Model, (self.run, self.checkpoint, self.device)
 
     @property
     def module(self) -> "LanguageModel":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import TextError, UsageError, shown
+from gpt.files import check_working_folder
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def resolve(
     """
     from gpt.config.load import keys_set_by, load_config
 
+    check_working_folder()
     changes = as_changes(settings)
     if minutes is not None:
         changes.append(("train.minutes", minutes))

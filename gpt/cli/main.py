@@ -24,7 +24,7 @@ from gpt import __version__, status
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.distributed.launch import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
-from gpt.files import from_here
+from gpt.files import check_working_folder, from_here
 from gpt.text.display import in_one_line, visible
 
 MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
@@ -94,6 +94,7 @@ def main() -> NoReturn:
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
         ]
     try:
+        check_working_folder()
         code = app(arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
     except SystemExit as done:

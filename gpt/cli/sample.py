@@ -92,7 +92,6 @@ def sample(
         Repl(model, seed, start, stop).run(input, show)
         return
     texts = [model.prepare(text) for text in texts or [""]]
-    new_lines = api.find_new_lines(model) if new else None
     chunks = model.sample(
         texts,
         num_samples=num_samples,
@@ -107,14 +106,14 @@ def sample(
     from gpt.sampling.stopping import collect, in_order
 
     texts = [text for text in texts for _ in range(num_samples)]
-    if not as_json and new_lines is None:
+    if not (as_json or new):
         for text in in_order(chunks, [""] * len(texts) if no_prompt else texts):
             show(text)
         return
     samples = collect(chunks, texts)
-    lines = None if new_lines is None else new_lines(samples)
+    lines = api.new_lines(model, samples) if new else []
     if not as_json:
-        show("".join(f"{line}\n" for line in lines or []))
+        show("".join(f"{line}\n" for line in lines))
         return
     result = {
         "run": str(model.run),
@@ -123,9 +122,7 @@ def sample(
         "seed": seed,
         "samples": [asdict(sample) for sample in samples],
     }
-    if lines is not None:
-        result["new_lines"] = lines
-    show_json(result)
+    show_json(result | ({"new_lines": lines} if new else {}))
 
 
 def _read(file: str) -> str:

@@ -204,4 +204,5 @@ def _scores(outcome: "Outcome") -> str:
     return (
         f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
         f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){others}"
+        f"\n{outcome.advice}"
     )

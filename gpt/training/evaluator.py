@@ -1,6 +1,7 @@
 """Evaluations on the val split: the newest loss, the best so far, and early stopping."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,13 +16,14 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
+from gpt.training.advice import advise
 from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
 OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
 
-Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
+Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
 
 class Diverged(Exception):
@@ -91,6 +93,7 @@ class Evaluator:
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
         self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
+        self.earlier_loss = math.inf  # loss of the evaluation before the newest
 
     def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
         """Compute the val loss after `step` steps.
@@ -115,6 +118,7 @@ class Evaluator:
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
+            self.earlier_loss = progress.loss
             is_best = progress.add(step, next(iter(losses.values())), is_milestone)
             early = progress.early_stop(train)
             progress.ended, best_val_loss = bool(early), progress.best_loss
@@ -152,8 +156,17 @@ class Evaluator:
             )
         return Evaluation(losses, self.is_best, warning, sample)
 
-    def outcome(self, step: int, seconds: float) -> Outcome:
-        """Return the result of a run that ended at `step`, `seconds` after its start or resume."""
+    def passes(self, step: int) -> float:
+        """Return how often `step` steps have read the train split."""
+        config = self.context.config
+        ids = step * config.train.batch_size * config.model.T
+        return round(ids / len(self.context.corpus.train), 4)
+
+    def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
+        """Return the result of a run that ended at `step`, `seconds` after its start or resume.
+
+        `metrics` are those of the last step.
+        """
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         trigram, xz = context.extras.measure_baselines(context.corpus)
@@ -165,6 +178,14 @@ class Evaluator:
             parameters=sum(count_parameters(self.model).values()),
             reason=self.reason_to_stop,
             step=step,
+            passes=self.passes(step),
+            advice=advise(
+                train_loss=metrics.get("train_loss", self.progress.loss),
+                loss=self.progress.loss,
+                best_loss=self.progress.best_loss,
+                earlier_loss=self.earlier_loss,
+                passes=self.passes(step),
+            ),
             val_loss=val_loss,
             val_loss_per_character=self.units.per_character(val_loss),
             best_val_loss=best,

@@ -57,6 +57,8 @@ class Outcome:
     parameters: int
     reason: str  # why training ended
     step: int  # number of steps done
+    passes: float  # how often these steps have read the train split
+    advice: str  # a sentence: what would lower the val loss most
     val_loss: float  # after the last step
     val_loss_per_character: float  # nats
     best_val_loss: float  # val loss of the best checkpoint

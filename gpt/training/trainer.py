@@ -118,7 +118,8 @@ class Trainer:
             callback.on_step(self.step)
         if self.is_due(self.config.log_every):
             pace = round(self.timed_characters / self.timed_s, 1)
-            self.metrics = results | {"lr": self.schedule.lr(self.step - 1), "chars_per_s": pace}
+            lr, passes = self.schedule.lr(self.step - 1), self.evaluator.passes(self.step)
+            self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
             self.timed_characters, self.timed_s = 0, 0.0
 
     def is_due(self, every: int | str) -> bool:
@@ -222,7 +223,7 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Pass the outcome of the run and the model to the callbacks; return the outcome."""
-        outcome = self.evaluator.outcome(self.step, self.clock() - self.began)
+        outcome = self.evaluator.outcome(self.step, self.clock() - self.began, self.metrics)
         for callback in self.callbacks:
             callback.on_end(outcome, self.update.model)
         return outcome

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 # the losses come first, because a narrow terminal cuts off the end of the line
 BAR_FORMAT = "{desc}  {elapsed}<{remaining}  {n_fmt}/{total_fmt}  {percentage:.0f}% |{bar}|"
 SAMPLE_LINES = 3  # lines of a sample that the terminal shows at each evaluation
+LOG_S = 30  # seconds between two lines about the progress, if stderr is no terminal
 MAX_SAMPLE_COLUMNS = 100  # largest width of these lines
 SHOWN_METRICS = {  # names of metrics on the bar, the most important first
     "val_loss": "val",
@@ -32,10 +34,19 @@ class ProgressBar(Callback):
     def __init__(self, steps: int, done: int) -> None:
         self._bar = make_bar(total=steps, initial=done, desc="training")
         self._latest: dict[str, float] = {}
+        self._began = self._logged = time.monotonic()
+        self._done, self._losses = done, "no loss yet"
 
     def on_step(self, step: int) -> None:
-        """Advance the bar by one step."""
+        """Advance the bar by one step. Without a bar, log a line every LOG_S seconds."""
         self._bar.update()
+        now = time.monotonic()
+        if self._bar.disable and now - self._logged >= LOG_S:
+            self._logged = now
+            total = int(self._bar.total or step)
+            left_s = (now - self._began) / (step - self._done) * (total - step)
+            message = "step %d of %d: %s, about %s left"
+            log.info(message, step, total, self._losses, tqdm.format_interval(left_s))
 
     def on_plan(self, step: int, steps: int) -> None:
         """Set the bar's total to the new number of steps of the run."""
@@ -50,7 +61,8 @@ class ProgressBar(Callback):
         shown = {key: f"{name} {latest[key]:.4f}" for key, name in names if key in latest}
         if pace := latest.get("chars_per_s"):
             shown["chars_per_s"] = f"{tqdm.format_sizeof(pace)} chars/s"
-        self._bar.set_description_str(", ".join(shown.values()), refresh=False)
+        self._losses = ", ".join(shown.values())
+        self._bar.set_description_str(self._losses, refresh=False)
         name = "val_loss" if "val_loss" in metrics else "val_loss_part"
         if name in metrics:
             losses = [*shown.values()]

@@ -39,7 +39,7 @@ class Callback:
         """Handle the losses and the sample of an evaluation."""
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Handle a step's metrics by name, such as `train_loss`, `lr` and `chars_per_s`."""
+        """Handle a step's metrics by name, such as `train_loss`, `lr` and `passes`."""
 
     def before_checkpoint(self) -> None:
         """Flush records to the disk, so that a resume finds all records up to the checkpoint."""

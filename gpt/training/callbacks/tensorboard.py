@@ -40,6 +40,7 @@ TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
     "lr": "training/learning_rate",
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
+    "passes": "training/passes_over_the_text",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
 SAMPLES_TAG = "samples/text_summary"
