@@ -15,7 +15,6 @@ from gpt.config.schema import Config
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, Interrupted
 from gpt.evaluation.loss import evaluate
-from gpt.lessons.trained import trained_model
 from gpt.model.ensemble import Ensemble, make_model
 from gpt.model.transformer import count_parameters
 from gpt.runs.read import read_checkpoint
@@ -262,7 +261,7 @@ def test_an_ensemble_is_trained_shown_and_sampled_by_the_commands(
     assert (code, "r, step 5, member 1 of 3: layer" in out.replace("\n", " ")) == (0, True)
     code, _, err = gpt("attend", "r", "--text", "the quick", "--head", "3")
     assert (code, "--head: expected 1 to 2, got 3" in err) == (2, True)
-    assert "r (member 1 of 3)" in gpt("explain", "head", "--run", "r")[1]
+    assert "r (member 1 of 3)" in gpt("explain", "follow", "--run", "r")[1]
     code, out, _ = gpt("train", text_file, "--config", "c.yaml", "--dry-run", "--json")
     assert (code, '"ensemble": 3' in out) == (0, True)
 
@@ -279,10 +278,3 @@ def test_an_ensemble_has_bounds(model: dict[str, int], message: str) -> None:
     """The parameters of a checkpoint are listed before any is read, however many it claims."""
     with pytest.raises(ValueError, match=message):
         small(model=model)
-
-
-def test_lessons_look_into_the_first_member_and_say_so() -> None:
-    model = shaken()
-    trained = trained_model("r", model, ALPHABET, seed=1, text="abcab")
-    assert trained.name == "r (member 1 of 3)"
-    assert trained.model is model.members[0]

@@ -393,7 +393,7 @@ def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
     shutil.copytree(place(7), "mine")
     assert gpt("sample", "mine", "--length", 3)[0] == 0
     assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0
-    assert gpt("explain", "averaging", "--run", "mine")[0] == 0
+    assert gpt("explain", "follow", "--run", "mine")[0] == 0
 
 
 # --- what cannot be read is not damaged; what was never saved is not to be resumed ---
