@@ -250,10 +250,13 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
     ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
-    ("explain folow", 2, "counting, recipe, follow"),  # bug: follow was not in the list
-    ("explain head --seed 18446744073709551616", 2, "--seed"),
-    ("explain follow", 2, "this lesson shows a trained model; name its run with --run RUN"),
-    ("explain follow a --write a.py", 2, "follow: this lesson builds no model; leave out"),
+    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
+    ("explain folow", 2, "dropout, recipe, follow"),  # bug: follow was not in the list
+    ("explain follow --run nowhere", 2, "nowhere: expected the folder of a run"),
+    ("explain head --run nowhere", 2, "--run: only the lesson follow shows a trained model"),
+    ("explain --run nowhere", 2, "--run: name a lesson too"),
+    ("explain head --text fox", 2, "--text: only the lesson follow shows a trained model"),
+    ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
     ("data", 2, "expected a TEXT, or --clear alone"),
     ("data one.txt --set data.loercase=true", 2, "did you mean data.lowercase?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
@@ -413,11 +416,11 @@ def test_a_closed_standard_input_is_an_empty_one(trained, arguments):
 def test_explain_takes_a_run_as_argument_or_option(gpt, trained):
     """Bug: `gpt explain LESSON RUN` was refused."""
     for run in (["nowhere"], ["--run", "nowhere"]):
-        code, _, err = gpt("explain", "averaging", *run)
+        code, _, err = gpt("explain", "follow", *run)
         assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
-    code, _, err = gpt("explain", "averaging", "small", "--run", "other")
+    code, _, err = gpt("explain", "follow", "small", "--run", "other")
     assert (code, err) == (2, "gpt: expected one run, got small and --run other; leave out one\n")
-    assert gpt("explain", "averaging", "--run", "small")[0] == 0
+    assert gpt("explain", "follow", "--run", "small")[0] == 0
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])

@@ -142,7 +142,7 @@ def claims_much() -> Path:
     [
         ["attend", "RUN", "--text", "ab", "--out", "a.html"],
         ["attend", "RUN", "--text", "ab" * 30_000, "--out", "a.html"],
-        ["explain", "scaling", "--run", "RUN"],
+        ["explain", "follow", "--run", "RUN"],
         ["sample", "RUN", "--length", "3"],
         ["sample", "RUN", "--num-samples", "1000000000"],
     ],

@@ -22,9 +22,6 @@ from gpt.api import Model
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.baselines import measure_baselines
-from gpt.lessons import LESSONS, small_models
-from gpt.lessons.build import build_page
-from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import engine_of
@@ -244,15 +241,13 @@ def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
 # --- lessons ---
 
 
-def test_every_lesson_holds_in_a_model_of_bytes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    characters = ["a", r"\xe6", r"\x97", r"\xa5", "n"]
-    monkeypatch.setattr(small_models, "STEPS", 3)
-    model = load(folder, "bytes")
-    trained = trained_model("run", model.module, model.vocabulary, 3, "a日n")
-    assert trained.characters == characters
-    for name in LESSONS:
-        page = build_page(name, 1337, trained)
-        assert page.holds, name
-        assert f"on {len(characters)} {model.vocabulary.unit}s" in json.dumps(page.to_dict()), name
+def test_a_lesson_follows_a_byte_in_a_model_of_bytes(folder, gpt):
+    code, out, _ = gpt("explain", "follow", "--run", folder / "bytes", "--text", "a日n")
+    assert (code, "5 bytes:" in out, r"t=1 \\xe6" in out) == (0, True, True)
+
+
+def test_explain_reads_a_text_as_the_run_did(folder, gpt):
+    code, out, _ = gpt("explain", "follow", "--run", folder / "folded", "--text", f"{WIDE_A}ND")
+    assert (code, "3 characters:\nand\n" in out) == (0, True)
+    code, _, err = gpt("explain", "follow", "--run", folder / "bytes", "--text", "日本語の文")
+    assert (code, "--text: expected 1 to 13 bytes, got 15" in err) == (2, True)

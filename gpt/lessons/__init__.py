@@ -1,47 +1,28 @@
-"""The lessons of `gpt explain`. They build the model up step by step, starting from averaging.
+"""The lessons of `gpt explain`. They build a GPT step by step, from counts to the whole model.
 
-Each lesson is a module with the code of one step, often in a naive form and a better form. The
-function `explain` runs the code on small tensors and writes the lesson's page. The function
-`explain_trained` shows the same step in a trained model. `lesson_page` defines pages, `build` makes
-them, `render` formats them for a terminal, and `trained` holds a trained model and its activations.
+A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. `# %% [markdown]`
+begins a cell of prose, `# %%` a cell of code, `# %% [markdown] answer` the answers to the
+exercises. An import marked `# shown` stands for the code of the functions that it imports, which
+later lessons use, too. `render` shows a lesson in a terminal, or writes it as a notebook or as a
+program. `ladder` has what lessons share, and `textbook` is the whole model as one program.
 """
 
 LESSONS = {  # in the order in which they build on each other
-    "averaging": "averaging the past: loop, triangular matrix, masked softmax",
-    "head": "one head: queries, keys and values",
+    "counting": "predict, measure and sample with a table; train the same table",
+    "averaging": "average the past: loop, triangular matrix, masked softmax",
+    "head": "one head of attention: queries, keys and values",
+    "layers": "six words with a calculator; parameters and linear layers",
     "scaling": "why scores are divided by the square root of head_size",
-    "heads": "many heads in one matrix product",
-    "masks": "encoder, decoder and cross-attention; the inverted mask",
+    "heads": "several heads in one matrix product",
+    "masks": "encoder, decoder, cross-attention; the inverted mask",
     "positions": "attention ignores order until positions are added",
     "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
     "block": "residual stream, LayerNorm, attention, MLP",
-    "model": "the textbook GPT: embeddings, blocks, logits, loss",
-    "training": "bigram, average, one head, four heads, one block: trained here",
+    "model": "the textbook GPT: embeddings, blocks, logits",
+    "training": "Adam, warmup and clipping, by hand",
     "dropout": "numbers set to zero at random in training, against overfitting",
-    "counting": "n-grams: what counts predict, and what attention adds",
     "recipe": "what this project adds to the textbook, and how much it helps",
+    "follow": "one character on its way through your own model",
 }
-FOLLOW = "follow"  # the name of the page about a character in a trained model
-FOLLOW_TITLE = "one character on its way through your own model (--run RUN)"
-KARPATHY = 'Karpathy, "Let\'s build GPT"'
-RASCHKA = 'Raschka, "Build a Large Language Model (From Scratch)", chapter 3'
-THREE_BLUE_ONE_BROWN = '3Blue1Brown, "Attention in transformers"'
-LOGIT_LENS = 'nostalgebraist, "interpreting GPT: the logit lens" (2020)'
-VASWANI = '"Attention Is All You Need" (arXiv:1706.03762)'
-SOURCES = {  # where the ideas and examples of each lesson are from
-    "averaging": [KARPATHY],
-    "head": [KARPATHY, RASCHKA, THREE_BLUE_ONE_BROWN],
-    "scaling": [KARPATHY, f"{VASWANI}, section 3.2.1"],
-    "heads": [RASCHKA, f"{VASWANI}, section 3.2.2"],
-    "masks": [KARPATHY, RASCHKA, f"{VASWANI}, section 3.2.3"],
-    "positions": [KARPATHY, f"{VASWANI}, section 3.5"],
-    "normalization": [KARPATHY, "BatchNorm (arXiv:1502.03167), LayerNorm (arXiv:1607.06450)"],
-    "block": [KARPATHY, "ResNet (arXiv:1512.03385), pre-LN (arXiv:2002.04745)"],
-    "model": [KARPATHY, "GPT-2 (Radford et al. 2019), section 2.3"],
-    "training": [KARPATHY, "Adam (arXiv:1412.6980)"],
-    "dropout": [RASCHKA, "Srivastava et al., JMLR 15 (2014)"],
-    "counting": ["Chen and Goodman 1998, TR-10-98", "Kneser and Ney 1995"],
-    "recipe": ["the papers named in each part"],
-}
-# lessons whose module has another name, since module names are unique in gpt/
-MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "small_models"}
+FOLLOW = "follow"  # the lesson about a trained model, which takes --run and --text
+TEXTBOOK = "textbook"  # the program that --write writes; it is not a lesson

@@ -1,137 +1,264 @@
-"""Format a lesson's page as text for a terminal."""
+"""Read the cells of a lesson, and render them for a terminal, as a notebook or as a program.
 
-import math
+The functions at the end print the tables and checks of the lessons.
+"""
+
+import builtins
+import inspect
+import io
 import re
-import textwrap
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
 
-from gpt.lessons import FOLLOW
-from gpt.lessons.lesson_page import Page
-from gpt.text.display import bold, shaded, visible
+import torch
+from torch import Tensor
 
-Part = dict[str, Any]
-CODE_COLUMNS = 76  # largest width of a line of code, indentation included
+from gpt.device import computing_with
+from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
+
+MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
+MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
+CODE_INDENT = 4  # columns by which a terminal indents code
+SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # shown$", re.MULTILINE)
+PLAIN_FORMULA = {  # LaTeX, and what a terminal shows
+    r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
+    r"\\mathrm\{([^{}]*)\}": r"\1",
+    r"\\cdot": "*",
+    r"\\(ln|log|exp|sum)": r"\1",
+    r"[{}]": "",
+}
 
 
-def render(page: Page, width: int, *, colour: bool = False, answer: bool = False) -> str:
-    """Return the page as text for a terminal. Escape control characters.
+@dataclass(frozen=True)
+class Cell:
+    """A part of a lesson: Markdown, code, or the Markdown of the answers to its exercises."""
+
+    kind: str  # "markdown", "code" or "answer"
+    text: str
+
+
+def read_lesson(name: str, run: str | None = None, text: str | None = None) -> list[Cell]:
+    """Return the cells of the lesson `name`.
+
+    `run` and `text` set the constants RUN and TEXT of the lesson `follow`. If None, the lesson uses
+    the newest run and the start of its val split.
+    """
+    source = Path(__file__).with_name(f"lesson_{name}.py").read_text("utf-8")
+    source = source.replace("RUN = None", f"RUN = {run!r}").replace(
+        "TEXT = None", f"TEXT = {text!r}"
+    )
+    cells = [Cell("markdown", f"# {name}: {LESSONS[name]}")]
+    for part in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        if "[markdown]" in title:
+            kind = "answer" if "answer" in title else "markdown"
+            cells.append(
+                Cell(
+                    kind,
+                    re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip(),
+                )
+            )
+        else:
+            cells.append(Cell("code", SHOWN.sub(_sources, body).strip()))
+    docstring = source[3 : source.index('"""', 3)]
+    return [*cells, Cell("markdown", docstring.partition("`. ")[2])]
+
+
+def _sources(match: re.Match[str]) -> str:
+    """Return the source of the functions that an import marked `# shown` imports."""
+    module = import_module(match[1])
+    names = match[2].split(", ")
+    return "\n\n\n".join(inspect.getsource(getattr(module, name)).strip() for name in names)
+
+
+def run_cell(code: str, namespace: dict[str, Any]) -> str:
+    """Execute the code of a cell in `namespace`; return what it prints."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), computing_with(1):
+        exec(compile(code, "lesson", "exec"), namespace)
+    return printed.getvalue().rstrip()
+
+
+def to_terminal(cells: list[Cell], width: int, *, colour: bool, answer: bool) -> str:
+    """Run the cells; return their text, code and output in lines of at most `width` columns.
 
     Args:
-        page: the page.
-        width: the number of columns of the terminal; wider tables are split.
-        colour: show terms in bold, and shade cells by their values.
-        answer: show the answer to the exercise.
+        cells: the cells of a lesson.
+        width: the number of columns of the terminal.
+        colour: highlight code, headings and terms by ANSI codes.
+        answer: include the answers to the exercises.
     """
-    heading = textwrap.wrap(f"{page.name}: {page.title}", width)
-    blocks = ["\n".join([*heading, "=" * max(map(len, heading))])]
-    for before, part in zip([{}, *page.parts], page.parts, strict=False):
-        block = _render(part, width, colour, answer)
-        if "check" in before and "check" in part:  # no empty line between checks
-            blocks[-1] += f"\n{block}"
-        else:
-            blocks.append(block)
-    following = f"gpt explain {page.next}" if page.next else "gpt attend, with one of your runs"
-    if page.next == FOLLOW:
-        following += " --run RUN"
-    footer = [f"code: {page.file}", f"from: {'; '.join(page.sources)}", f"next: {following}"]
-    blocks.append("\n".join(_fill(line, width, indent=4) for line in footer))
-    return "\n\n".join(blocks)
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.padding import Padding
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    out = io.StringIO()
+    system: Literal["256"] | None = "256" if colour else None
+    console = Console(file=out, width=width, force_terminal=colour, color_system=system)
+    namespace: dict[str, Any] = {"__name__": "lesson"}
+    for cell in cells:
+        if cell.kind == "code":
+            code = Syntax(
+                cell.text,
+                "python",
+                background_color="default",
+                word_wrap=True,
+            )
+            console.print(Padding(code, (0, 0, 0, CODE_INDENT)), "")
+            printed = run_cell(cell.text, namespace)
+            if printed:
+                console.print(Text(f"{printed}\n"), soft_wrap=True)
+        elif cell.kind == "markdown" or answer:
+            text = re.sub(r"\$+([^$]+)\$+", lambda m: _plain_formula(m[1]), cell.text)
+            console.print(Markdown(text, code_theme="ansi_dark"), "")
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
 
-def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
-    if "section" in part:
-        title = f"--- {part['section']} ---"
-        return bold(title) if colour else title
-    if "paragraph" in part:
-        return _paragraph(part["paragraph"], width, part["terms"] if colour else [])
-    if "formula" in part:
-        text = f"{part['formula']}: {part['text']}"
-        return textwrap.indent(_paragraph(text, width - 4, [part["formula"]] * colour), "    ")
-    if "source" in part:
-        return "\n".join(_code_line(line, width) for line in part["code"].splitlines())
-    if "drawing" in part:
-        return "\n".join([_fill(part["drawing"], width), *map(visible, part["lines"])])
-    if "check" in part:
-        outcome = _outcome(part).replace(" ", "\xa0")  # no line ends within it
-        mark = "✓" if part["holds"] else "✗"
-        return _fill(f"{mark} {part['check']} ({outcome})", width, indent=4).replace("\xa0", " ")
-    if "exercise" in part:
-        run_again = f"Edit {part['edit']} and run again. --answer shows the answer."
-        shown = f"Answer: {part['answer']}" if answer else run_again
-        lines = (f"Exercise: {part['exercise']}", shown)
-        return "\n".join(_paragraph(x, width, ["Exercise", "Answer"] * colour) for x in lines)
-    return "\n".join([_fill(part["table"], width), _cells(part, width, colour)])
+def _plain_formula(formula: str) -> str:
+    """Return a LaTeX formula as plain text."""
+    for pattern, replacement in PLAIN_FORMULA.items():
+        formula = re.sub(pattern, replacement, formula)
+    return formula
 
 
-def _fill(text: str, width: int, indent: int = 0) -> str:
-    text = visible(text)
-    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+def to_notebook(cells: list[Cell]) -> str:
+    """Return the cells as a Jupyter notebook, not executed. Answers are collapsed."""
+    from nbformat import v4, writes
+
+    notebook = v4.new_notebook()
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+    }
+    for number, cell in enumerate(cells):
+        new = v4.new_code_cell if cell.kind == "code" else v4.new_markdown_cell
+        text = cell.text
+        if cell.kind == "answer":
+            text = f"<details><summary>Answers</summary>\n\n{text}\n\n</details>"
+        notebook.cells.append(new(text, id=f"cell-{number}"))
+    return str(writes(notebook)) + "\n"
 
 
-def _paragraph(text: str, width: int, terms: list[str]) -> str:
-    text = _fill(text, width)
-    for term in terms:
-        words = r"\s+".join(map(re.escape, term.split()))  # the line may break between them
-        text = re.sub(rf"(?<!\w){words}(?!\w)", lambda match: bold(match[0]), text, count=1)
-    return text
+def to_program(cells: list[Cell], *, answer: bool) -> str:
+    """Return the cells as a Python program to edit and run, with prose as comments."""
+    parts = []
+    for cell in cells:
+        if cell.kind == "code":
+            parts.append(f"# %%\n{cell.text}\n")
+        elif cell.kind == "markdown" or answer:
+            lines = "\n".join(f"# {line}".rstrip() for line in cell.text.splitlines())
+            parts.append(f"# %% [markdown]\n{lines}\n")
+    return "\n".join(parts)
 
 
-def _code_line(line: str, width: int) -> str:
-    """Indent a line of code by 4 columns. Wrap it at the smaller of `width` and `CODE_COLUMNS`."""
-    margin = " " * (4 + len(line) - len(line.lstrip()))
-    return textwrap.fill(
-        line.strip(),
-        min(width, CODE_COLUMNS),
-        initial_indent=margin,
-        subsequent_indent=margin + 8 * " ",
-        break_on_hyphens=False,
-    )
+def to_file(
+    name: str,
+    ending: str,
+    run: str | None,
+    text: str | None,
+    *,
+    answer: bool,
+) -> str:
+    """Return the lesson `name`, or the textbook program, as the text of a .py or .ipynb file."""
+    if name == TEXTBOOK:
+        return Path(__file__).with_name("textbook.py").read_text("utf-8")
+    cells = read_lesson(name, run, text)
+    return to_notebook(cells) if ending == ".ipynb" else to_program(cells, answer=answer)
 
 
-def _outcome(part: Part) -> str:
-    """Return the result of a check, such as `equal within 3e-8`."""
-    difference = float(part["largest_difference"])
-    if part["relation"] == "equal":
-        size = _one_digit(difference)
-        if not part["holds"]:
-            return f"NOT equal: differ by {size}"
-        return f"equal within {size}" if difference else "equal"
-    return f"{'differ' if part['holds'] else 'do NOT differ: only'} by {difference:.2g}"
+def following(name: str) -> str:
+    """Return a sentence that names the lesson after `name`, and the lesson's file."""
+    names = [*LESSONS, FOLLOW]
+    after = names[names.index(name) + 1]
+    command = "gpt attend, with one of your runs" if name == FOLLOW else f"gpt explain {after}"
+    return f"code: gpt/lessons/lesson_{name}.py; next: {command}"
 
 
-def _one_digit(value: float) -> str:
-    """Return a number rounded to one significant digit, such as `7e-9` or `0`."""
-    return f"{value:.1g}".replace("e-0", "e-")
+# --- what lessons print ---
 
 
-def _cell(value: float | str | None) -> str:
-    if isinstance(value, float):
-        text = f"{value or 0.0:.4f}"  # not -0.0000
-        return _one_digit(value) if float(text) == 0 != value else text
-    return f"{value:,}" if isinstance(value, int) else value or ""
+def check(claim: str, got: Tensor | float | None, expected: Tensor | float) -> None:
+    """Print whether two tensors are equal up to rounding, and by how much they differ."""
+    if got is None:
+        print(f"… {claim}: not written yet (the function returns None)")
+        return
+    left, right = (torch.as_tensor(x, dtype=torch.float32).detach() for x in (got, expected))
+    if left.shape != right.shape:
+        print(f"✗ {claim}: NOT equal, got shape {_shape(left)}, expected {_shape(right)}")
+        return
+    difference = float((left - right).abs().max())
+    if difference <= MAX_ROUNDING * max(1.0, float(right.abs().max())):
+        print(f"✓ {claim} (equal{f' within {difference:.0e}' if difference else ''})")
+    else:
+        place = int((left - right).abs().nan_to_num(torch.inf).argmax())
+        pair = f"got {left.flatten()[place]:.4f}, expected {right.flatten()[place]:.4f}"
+        print(f"✗ {claim}: NOT equal, {pair}")
 
 
-def _cells(part: Part, width: int, colour: bool) -> str:
-    """Return a table as text. Split a table that is too wide into blocks of columns."""
-    values, columns = part["values"], [visible(name) for name in part["columns"]]
-    rows = [visible(name) for name in part["rows"]] or [""] * len(values)
-    numbers = [value for row in values for value in row]
-    margin = max(map(len, rows)) + 2
-    cell = max(8, *(len(name) + 2 for name in columns), *(len(_cell(x)) + 1 for x in numbers))
-    largest = max((abs(x) for x in numbers if isinstance(x, float)), default=0.0)
-    shades = colour and len(numbers) > 1 and largest > 0
+def check_differ(claim: str, left: Tensor, right: Tensor) -> None:
+    """Print whether two tensors differ by more than rounding."""
+    difference = float((left - right).detach().abs().max())
+    if difference > MIN_DIFFERENCE:
+        print(f"✓ {claim} (differ by {difference:.2g})")
+    else:
+        print(f"✗ {claim}: do NOT differ, only by {difference:.0e}")
 
-    def cell_text(value: float | str | None) -> str:
-        text = _cell(value).rjust(cell)
-        return shaded(text, value / largest) if shades and isinstance(value, float) else text
 
-    total, fit = len(values[0]), max(1, (width - margin) // cell)
-    step = math.ceil(total / math.ceil(total / fit))  # columns of a block: blocks of equal size
-    blocks = []
-    for start in range(0, total, step):
-        block = slice(start, start + step)
-        lines = [" " * margin + "".join(c.rjust(cell) for c in columns[block])] if columns else []
-        for name, row in zip(rows, values, strict=True):
-            lines.append(f"{name:<{margin}}{''.join(map(cell_text, row[block]))}".rstrip())
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+def _shape(x: Tensor) -> str:
+    return str(tuple(x.shape))
+
+
+def table(
+    caption: str, rows: Mapping[str, Iterable[Tensor | float]], columns: Iterable[object] = ()
+) -> None:
+    """Print a table of numbers: a named row per entry of `rows`, and names of columns."""
+    cells = {
+        name: [_number(torch.as_tensor(x).detach().item()) for x in row]
+        for name, row in rows.items()
+    }
+    titles = [str(column) for column in columns]
+    margin = max(map(len, cells))
+    width = max(len(text) for line in [titles, *cells.values()] for text in line) + 2
+    if caption:
+        print(caption)
+    if titles:
+        print(" " * margin + "".join(title.rjust(width) for title in titles))
+    for name, line in cells.items():
+        print(f"{name:<{margin}}{''.join(text.rjust(width) for text in line)}")
+
+
+def _number(value: float) -> str:
+    """Return an integer as it is, and other numbers with four decimals or, if tiny, one digit."""
+    if value == value // 1 and abs(value) < 1e6:
+        return str(int(value))
+    is_tiny = abs(value) < 5e-5
+    return f"{value:.0e}" if is_tiny or abs(value) >= 1e6 else f"{value:.4f}"
+
+
+def heat_map(
+    caption: str,
+    matrix: Tensor,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> None:
+    """Print a matrix as a table; in a notebook, draw it as a heat map, too."""
+    names = rows or [f"t={t}" for t in range(len(matrix))]
+    values = matrix.detach()
+    table(caption, dict(zip(names, values, strict=True)), columns or names)
+    if hasattr(builtins, "get_ipython"):
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(4, 4))
+        axes.imshow(values.clamp(min=-1e3), cmap="Blues")
+        axes.set_title(caption, fontsize=8, wrap=True)
+        axes.set_xticks(range(len(values[0])), columns or names)
+        axes.set_yticks(range(len(names)), names)
+        plt.show()
+        plt.close(figure)

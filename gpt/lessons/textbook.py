@@ -1,138 +1,185 @@
-"""The textbook GPT, made of earlier lessons' code. Its architecture is that of config `classic`."""
+"""The GPT of the lessons in one program.
+
+Train it: python textbook.py TEXT.txt [STEPS]
+Shapes: B windows (batch), T characters (time), C channels, H heads, V distinct characters.
+"""
+
+import math
+import sys
+import time
+from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.config.load import load_config
-from gpt.lessons.block import PreNormBlock
-from gpt.lessons.lesson_page import Page
-from gpt.lessons.positions import add_positions
-from gpt.lessons.trained import Trained
-from gpt.model.transformer import GPT, count_parameters, cross_entropy
+B, T = 12, 64  # a batch is B windows of T characters
+C, H, N_LAYER = 128, 4, 4  # channels, heads of C / H channels, blocks
+N_STEPS, WARMUP = 2000, 100  # steps, and those in which the rate rises
+RATE, MIN_RATE = 3e-3, 3e-4  # learning rate: the largest, and the last
+SAMPLE = 500  # characters to write at the end
 
 
-class Textbook(nn.Module):
-    """The textbook GPT: embeddings, blocks, a last LayerNorm, and a head that predicts V logits."""
+class MultiHeadAttention(nn.Module):
+    """H causal heads of attention, computed at once."""
 
-    def __init__(self, V: int, T: int, C: int, n_layer: int, n_head: int) -> None:
+    mask: Tensor
+
+    def __init__(self, C: int, H: int, T: int) -> None:
+        super().__init__()
+        self.H = H
+        self.qkv = nn.Linear(C, 3 * C, bias=False)
+        self.projection = nn.Linear(C, C)
+        mask = torch.ones(T, T, dtype=torch.bool).tril()
+        mask = mask.view(1, 1, T, T)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def heads(self, x: Tensor) -> list[Tensor]:
+        """Return q, k and v of x (B, t, C), each (B, H, t, hs)."""
+        B, t, C = x.shape
+        qkv = self.qkv(x).chunk(3, dim=-1)  # three of (B, t, C)
+        qkv = [part.view(B, t, self.H, C // self.H) for part in qkv]
+        return [part.transpose(1, 2) for part in qkv]  # (B, H, t, hs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, t, C), for any t up to T, to (B, t, C)."""
+        q, k, v = self.heads(x)
+        t, hs = q.shape[-2:]
+        scores = q @ k.transpose(-2, -1) / hs**0.5  # (B, H, t, t)
+        mask = self.mask[:, :, :t, :t]  # broadcast over B and H
+        scores = scores.masked_fill(~mask, float("-inf"))
+        y = scores.softmax(dim=-1) @ v  # (B, H, t, hs)
+        y = y.transpose(1, 2).flatten(2)  # (B, t, H * hs)
+        return self.projection(y)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with GELU between, at each position separately."""
+
+    def __init__(self, C: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(C, 4 * C)
+        self.projection = nn.Linear(4 * C, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, t, C) to (B, t, C)."""
+        hidden = F.gelu(self.expand(x), approximate="tanh")  # (B, t, 4 C)
+        return self.projection(hidden)
+
+
+class TextbookBlock(nn.Module):
+    """Attention, then MLP; each reads LayerNorm(x) and adds to x."""
+
+    def __init__(self, C: int, H: int, T: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(C)
+        self.attention = MultiHeadAttention(C, H, T)
+        self.mlp_norm = nn.LayerNorm(C)
+        self.mlp = FeedForward(C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, t, C) to (B, t, C)."""
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+
+
+class TextbookGPT(nn.Module):
+    """Embeddings, blocks, a last LayerNorm, and logits."""
+
+    def __init__(self, V: int, T: int, C: int, H: int, n_layer: int) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(V, C)
         self.position_embedding = nn.Embedding(T, C)
-        blocks = [PreNormBlock(T, C, n_head) for _ in range(n_layer)]
+        blocks = [TextbookBlock(C, H, T) for _ in range(n_layer)]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(C)
         self.head = nn.Linear(C, V, bias=False)
-        self.draw_weights()
-
-    def draw_weights(self) -> None:
-        """Draw the weights as config `classic` does. The first predictions are uniform."""
-        zero = ("projection.weight", "head.weight", "bias")
-        for name, p in self.named_parameters():
-            if name.endswith(zero):
-                nn.init.zeros_(p)
-            elif "embedding" in name:  # variance 1/4 each
-                nn.init.normal_(p, std=0.5)
-            elif p.ndim == 2:  # outputs have variance 1/2
-                nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, t), for any t up to T, to logits (B, t, V)."""
-        x = self.token_embedding(ids)  # (B, t, C)
-        x = add_positions(x, self.position_embedding.weight)
+        positions = self.position_embedding.weight[: ids.shape[1]]
+        x = self.token_embedding(ids) + positions  # (B, t, C)
         x = self.norm(self.blocks(x))  # (B, t, C)
         return self.head(x)  # (B, t, V)
 
 
-def with_weights_of(model: GPT) -> Textbook:
-    """Return a `Textbook` with the weights of `model`. The config of `model` must be `classic`."""
-    config = model.config
-    book = Textbook(model.head.out_features, config.T, config.C, config.n_layer, config.n_head)
-    book.load_state_dict(model.state_dict())
-    return book
+def draw_windows(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw B windows; return inputs (B, T) and targets (B, T), one character later."""
+    starts = torch.randint(len(ids) - T, (B, 1))
+    windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
+    return windows[:, :-1], windows[:, 1:]
 
 
-def draw_zeros(model: GPT) -> None:
-    """Replace parameters that are all zero by random numbers, so that each affects the logits."""
-    for parameter in model.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.02)
+def nats(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each character (B * T,) in nats."""
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none")
 
 
-def example(seed: int) -> tuple[Tensor, GPT]:
-    """Return random ids (2, 8), and a random model of config `classic` for 11 characters."""
-    torch.manual_seed(seed)
-    model = GPT(load_config("classic").model, 11).eval()
-    draw_zeros(model)
-    return torch.randint(11, (2, 8)), model
+def learning_rate(step: int, steps: int) -> float:
+    """Rise for WARMUP steps, then fall to MIN_RATE along half a cosine."""
+    if step < WARMUP:
+        return RATE * (step + 1) / WARMUP
+    done = (step - WARMUP) / max(1, steps - WARMUP)
+    return MIN_RATE + (RATE - MIN_RATE) * (1 + math.cos(math.pi * done)) / 2
 
 
-def explain(page: Page, seed: int) -> None:
-    """Write the lesson on `page`; draw its random tensors with `seed`."""
-    ids, model = example(seed)
-    book = with_weights_of(model)
-    logits = book(ids)
-    B, T, V = logits.shape
-    C, n_layer = model.config.C, model.config.n_layer
-    page.section("From ids to logits")
-    page.paragraph("""A character's id selects a row of a table, its **token embedding** (a token
-        here is a character). Its position selects a row of another table. Their sum begins the
-        residual stream, which runs through the blocks and a last LayerNorm. The model's **head** (a
-        matrix, not a head of attention) turns each position's C channels into V **logits**, one for
-        each character that could be next. Softmax turns them into probabilities. That is a GPT, as
-        in GPT-2 and in this project's config `classic`:""")
-    page.source(Textbook)
-    page.drawing(
-        f"shapes: B = {B} texts of T = {T}, C = {C}, V = {V} characters",
-        [
-            f"ids                     (B, T)     ({B}, {T})",
-            f"token and position      (B, T, C)  ({B}, {T}, {C})",
-            f"{n_layer} blocks and LayerNorm  (B, T, C)  ({B}, {T}, {C})",
-            f"head: logits            (B, T, V)  ({B}, {T}, {V})",
-        ],
-    )
-    claim = "with copied weights: these logits = the production model's"
-    page.check(claim, logits, model(ids))
-    page.section("The loss")
-    page.paragraph("""The **loss** is the **cross-entropy**. It is minus the logarithm of the
-        probability that was predicted for the actual next character, averaged over all positions.
-        Untrained it is about ln V; training minimises it. Its exponential is the **perplexity**: a
-        model with perplexity 5 is as unsure as if it guessed among 5 equally likely characters.""")
-    page.formula("cross-entropy", "loss = -mean of log softmax(logits[t])[id of character t + 1]")
-    by_hand = -logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
-    loss = _add_loss(page, "the first texts", logits, ids)
-    page.check("the formula = the loss that training minimises", by_hand, loss)
-    page.paragraph("""GPT-2 differs in two points. Its queries, keys and values have biases
-        (model.qkv_bias), and its token embedding is also its head (weight tying, arXiv:1608.05859).
-        The lesson `recipe` explains what this project changes.""")
-    earlier = ids.clone()
-    earlier[:, 0] = (ids[:, 0] + 1) % V
-    with_blocks = (logits - book(earlier))[:, -1].abs().max()
-    book.blocks = nn.Sequential()
-    without = (book(ids) - book(earlier))[:, -1].abs().max()
-    page.exercise(
-        """In Textbook.forward write self.norm(x) for self.norm(self.blocks(x)). What does the
-        prediction at a position still depend on?""",
-        f"""On that character and its position only: a bigram model that has positions. Change the
-        first character: the last position's logits change by {without:.0f} without blocks, and by
-        {with_blocks:.4f} with them. The first check fails.""",
-    )
+@torch.no_grad()
+def val_nats(model: nn.Module, ids: Tensor) -> float:
+    """Predict each of ids (N,) but the first, in windows of T; return the mean loss."""
+    starts = range(0, len(ids) - 1, T)
+    windows = [ids[start : start + T + 1][None] for start in starts]
+    losses = [nats(model, window[:, :-1], window[:, 1:]) for window in windows]
+    return float(torch.cat(losses).mean())
 
 
-def _add_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
-    """Add a table of the loss of logits (B, T, V) on ids (B, T); return the loss."""
-    loss = cross_entropy(logits[:, :-1], ids[:, 1:])
-    numbers = torch.stack([loss, torch.tensor(logits.shape[-1]).log(), loss.exp()])
-    page.table(caption, numbers, columns=["loss", "ln V", "perplexity"])
-    return loss
+@torch.no_grad()
+def write(model: nn.Module, ids: Tensor, count: int) -> Tensor:
+    """Append `count` ids to ids (1, t), each drawn from the prediction after the last T."""
+    for _ in range(count):
+        p = model(ids[:, -T:])[:, -1].softmax(dim=-1)  # (1, V)
+        ids = torch.cat([ids, p.multinomial(1)], dim=1)
+    return ids
 
 
-def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the trained model's prediction after the text, its loss and parameter counts."""
-    logits = trained.model(trained.ids)
-    probabilities = logits[0, -1].softmax(-1)
-    likely, columns = trained.likeliest(probabilities)
-    page.table("the likeliest characters after the text", probabilities[likely], columns=columns)
-    if trained.ids.shape[1] > 1:
-        _add_loss(page, "this text", logits, trained.ids)
-    counts = count_parameters(trained.model)
-    page.table("number of parameters", list(counts.values()), columns=list(counts))
+def fit(model: nn.Module, ids: Tensor, steps: int) -> None:
+    """Train `model` on ids (N,): draw, predict, measure, go backward, clip, step."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.1)
+    for step in range(steps):
+        loss = nats(model, *draw_windows(ids)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
+        optimizer.step()
+        if step % 100 == 0 or step == steps - 1:
+            print(f"step {step:5,}  train loss {loss.item():.4f}")
+
+
+def main() -> None:
+    """Train on the file that the command line names; print losses and a sample."""
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    try:
+        text = Path(sys.argv[1]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"expected the name of a UTF-8 text, got an error: {error}; use another file")
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else N_STEPS
+    characters = sorted(set(text))
+    V, id_of = len(characters), {c: i for i, c in enumerate(characters)}
+    ids = torch.tensor([id_of[c] for c in text])
+    end = int(0.9 * len(ids))  # the train split ends here, the val split begins
+    if end <= T:
+        sys.exit(f"expected a train split longer than T = {T}, got {end}; use a longer text")
+    torch.manual_seed(1337)
+    model = TextbookGPT(V, T, C, H, N_LAYER)
+    count = sum(p.numel() for p in model.parameters())
+    print(f"V = {V}, ln V = {math.log(V):.4f}, {count:,} parameters")
+    began = time.perf_counter()
+    fit(model, ids[:end], steps)
+    print(f"val loss {val_nats(model, ids[end:]):.4f}, {time.perf_counter() - began:.0f} s")
+    print("".join(characters[i] for i in write(model, ids[end : end + 1][None], SAMPLE)[0]))
+
+
+if __name__ == "__main__":
+    main()

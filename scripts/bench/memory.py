@@ -122,7 +122,7 @@ def refusals() -> dict[str, str]:
             "C 1e6": ["train", "--set", "model.C=1000000", *new],
             "500 layers, T 2^23: 1e9 samples": ["sample", run_dir, "--num-samples", "1000000000"],
             "the same: attend to 60,000": ["attend", run_dir, "--text", "a" * 60_000, *page],
-            "the same: explain scaling": ["explain", "scaling", "--run", run_dir],
+            "the same: explain follow": ["explain", "follow", "--run", run_dir],
         }
         limits = {"": "", "ulimit -v 8 GB: ": f"ulimit -v {8 * 2**20}; "}
         if join:

@@ -1,0 +1,181 @@
+"""The lesson `masks`. From: Karpathy; Raschka; arXiv:1706.03762, section 3.2.3."""
+
+# %% [markdown]
+# A mask says which keys a query may attend to. For T queries and S keys its shape is (T, S).
+#
+# - An **encoder** (BERT) has no mask: each position attends to the whole text. It represents a text
+#   that exists, to classify it or to fill in a blank.
+# - A **decoder** (GPT) has the causal mask, a triangle. It is **autoregressive**: it predicts a
+#   character, appends it, and predicts the next one. One window of T characters trains T
+#   predictions at once.
+# - An **encoder-decoder** (the first transformer, for translation) has both, and
+#   **cross-attention**: queries from the target text of T tokens, keys and values from the source
+#   text of S tokens, no mask.
+
+# %%
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.lessons import ladder
+from gpt.lessons.ladder import AddPositions, Head, Residual, SmallModel
+from gpt.lessons.render import check, heat_map, table
+
+STEPS = 300  # steps of training
+torch.manual_seed(1337)
+target, source = torch.randn(1, 3, 15), torch.randn(1, 5, 15)
+query, key, value = (nn.Linear(15, 5, bias=False) for _ in range(3))
+out, weights = ladder.attend(query(target), key(source), value(source))
+print("weights (B, T, S):", tuple(weights.shape), " out:", tuple(out.shape))
+keys = ["s=0", "s=1", "s=2", "s=3", "s=4"]
+heat_map("weights of cross-attention", weights[0], columns=keys)
+
+# %% [markdown]
+# ## Generating needs one query
+# A new character adds a row to the matrix of weights. The rows above never see it. So keys and
+# values are kept (a **key-value cache**), and only the new query is computed. It needs no mask: all
+# keys are in its past.
+
+# %%
+x, names = ladder.example()
+head = Head(15, 5)
+out, (q, k, v) = head(x), (head.query(x), head.key(x), head.value(x))
+one, _ = ladder.attend(q[:, -1:], k, v)
+check("the last query alone = the last row", one, out[:, -1:])
+
+# %% [markdown]
+# ## Two ways to write a mask
+# A **boolean** mask for `masked_fill`. Zeros and ones as floats raise an error; the notebook's mask
+# is a float, and so must be compared (`mask == 0`) first:
+
+
+# %%
+def causal(T: int) -> Tensor:
+    """Return the mask (T, T): True where the key is not after the query."""
+    return torch.ones(T, T, dtype=torch.bool).tril()
+
+
+scores = q @ k.transpose(-2, -1) / 5**0.5
+try:
+    scores.masked_fill(torch.ones(7, 7).triu(1), float("-inf"))
+except RuntimeError as error:
+    print(error)
+
+# %% [markdown]
+# An **additive** mask is added to the scores, as in Hugging Face's eager code: 0 where a query may
+# attend, and the lowest float32, -3.4e38, where not. Both forms give weight 0, unless a query may
+# attend to nothing, as in a padded text: -inf everywhere gives 0 / 0, NaN, and the lowest number
+# everywhere gives equal weights.
+
+
+# %%
+def additive(allowed: Tensor) -> Tensor:
+    """Return 0 where `allowed`, else the lowest float32."""
+    lowest = torch.finfo(torch.float32).min
+    return torch.zeros(allowed.shape).masked_fill(~allowed, lowest)
+
+
+added = (scores + additive(causal(7))).softmax(dim=-1)
+check("boolean mask = additive mask", added, head.weights)
+nothing = torch.zeros(1, 3, dtype=torch.bool)
+infinite = torch.zeros(1, 3).masked_fill(~nothing, -torch.inf)
+print("nothing allowed, -inf:", infinite.softmax(-1))
+print("nothing allowed, lowest:", additive(nothing).softmax(-1))
+
+# %% [markdown]
+# ## The mask the wrong way round
+# True means "may attend" in torch's `scaled_dot_product_attention` and "may NOT attend" in its
+# `nn.MultiheadAttention`. If they are confused, each position attends to those *after* it, and the
+# last one to nothing. No shape is wrong, and each row sums to 1. A test finds it: change the input
+# at s; no output before s may change.
+
+
+# %%
+class InvertedHead(Head):
+    """A head that attends to the future."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, T, C) to (B, T, hs)."""
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        scores = scores + additive(~causal(x.shape[1]))
+        return scores.softmax(dim=-1) @ v
+
+
+def leaks(layer: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Return whether an output depends on an input after it."""
+    changed = x.clone()
+    changed[:, -1] *= -1
+    return not torch.equal(layer(x)[:, :-1], layer(changed)[:, :-1])
+
+
+inverted = InvertedHead(15, 5)
+print("leaks: causal", leaks(head, x), " inverted", leaks(inverted, x))
+mine, x4 = nn.MultiheadAttention(15, 3, batch_first=True), x[:1, :4]
+nan = mine(x4, x4, x4, attn_mask=causal(4))[0]
+zero = F.scaled_dot_product_attention(x4, x4, x4, ~causal(4))
+print("last output: MultiheadAttention", nan[0, -1, 0].item(), end=", ")
+print("scaled_dot_product_attention", zero[0, -1, 0].item())
+
+# %% [markdown]
+# Train `one head` with both masks. So that it can find the *next* character among those after it,
+# each position adds a trained vector of its own, too (lesson `positions`). The loss by position in
+# the window:
+
+
+# %%
+def with_positions(f: nn.Module) -> nn.Module:
+    """Return the model x + f(x) on characters and positions."""
+    return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
+
+
+_, val_ids, characters = ladder.python_docs()
+V, by_position, written = len(characters), {}, {}
+for name, kind in {"causal": Head, "inverted": InvertedHead}.items():
+    model, loss = ladder.fit(lambda k=kind: with_positions(k(64, 64)), STEPS)
+    windows = val_ids.unfold(0, 17, 16)  # (number of windows, T + 1)
+    logits, y = model(windows[:, :-1]).detach(), windows[:, 1:]
+    losses = F.cross_entropy(logits.mT, y, reduction="none").mean(dim=0)  # (T,)
+    by_position[name] = [losses[:-1].mean(), losses[-1], loss]
+    torch.manual_seed(1337)
+    ids = ladder.sample(model, val_ids[:1][None], 50)[0]
+    written[name] = "".join(characters[i] for i in ids)
+table("loss on val", by_position, ["positions 0-14", "position 15", "mean"])
+for name, text in written.items():
+    print(f"{name}: {text!r}")
+
+# %% [markdown]
+# The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
+# last. There it sees nothing of the future and has learned nothing else: 2.58 nats. A low loss is
+# no proof; when the model writes, every position is the last, and it writes nonsense.
+#
+# ## Exercises
+# 1. Let no position attend to itself. Which check fails, and what is now leaked?
+#
+# ```diff
+# -    return torch.ones(T, T, dtype=torch.bool).tril()
+# +    return torch.ones(T, T, dtype=torch.bool).tril(-1)
+# ```
+#
+# 2. Write the mask of a padded batch.
+
+
+# %%
+def padding_mask(lengths: Tensor, T: int) -> Tensor:
+    """Return (B, 1, T): True where the key is before lengths[b]."""
+
+
+wanted = torch.tensor([[[1, 1, 0, 0]], [[1, 1, 1, 1]]])
+check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
+
+# %% [markdown] answer
+# 1. "boolean mask = additive mask" fails: `Head` has a mask of its own. Position 0 may now attend
+#    to nothing, so its weights become equal, over the future, too.
+#
+# 2. Compare the positions with the lengths:
+#
+# ```python
+#     return torch.arange(T) < lengths[:, None, None]
+# ```
