@@ -243,7 +243,7 @@ def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
 
 def test_a_lesson_follows_a_byte_in_a_model_of_bytes(folder, gpt):
     code, out, _ = gpt("explain", "follow", "--run", folder / "bytes", "--text", "a日n")
-    assert (code, "5 bytes:" in out, r"t=1 \\xe6" in out) == (0, True, True)
+    assert (code, "5 bytes:" in out, r"t=1 \xe6" in out) == (0, True, True)
 
 
 def test_explain_reads_a_text_as_the_run_did(folder, gpt):
