@@ -58,7 +58,7 @@ def sweep(
 
     Raises:
         UsageError: the folder contains another sweep, or other files.
-        Interrupted: `should_stop` returned True, and the state of the runs is saved.
+        Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
     from gpt.config.combinations import check_count, combinations
@@ -122,7 +122,7 @@ def resume_sweep(
 
     Raises:
         UsageError: there is no such sweep.
-        Interrupted: `should_stop` returned True, and the state of the runs is saved.
+        Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep

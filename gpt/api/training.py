@@ -164,7 +164,8 @@ def resume(
         UsageError: there is no such run; its text has changed; it is finished, and no minutes or
             steps are added; or `minutes` are too few for one step.
         CheckpointError: no checkpoint of the run can be read.
-        TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: as `train` raises them.
+        TextError, DeviceError, OutOfMemory, TrainingError: see `train`.
+        Interrupted, KeyboardInterrupt: see `train`.
     """
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
         caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock or since_now()}
