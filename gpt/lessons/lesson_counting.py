@@ -52,8 +52,8 @@ print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 # Counting works for pairs, not for long contexts: almost every longer context is new. **Training**
 # works for any model. The table becomes an `nn.Module`: `__init__` makes its **parameters**, the
 # numbers that training changes, and `forward` computes predictions from ids. `model(ids)` calls
-# `forward`. It returns **logits**, any numbers; **softmax** makes probabilities of them:
-# $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$. So each p is positive, and they sum to 1.
+# `forward`. It returns **logits**, any numbers; **softmax** makes positive numbers with sum 1 of
+# them: $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""
 

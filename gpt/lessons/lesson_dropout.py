@@ -35,12 +35,7 @@ class DropoutByHand(nn.Module):
 torch.manual_seed(1337)
 half, numbers = DropoutByHand(0.5), torch.arange(1.0, 9.0)
 draws = half(numbers.expand(4000, 8))
-rows = {
-    "x": numbers,
-    "draw 1": draws[0],
-    "draw 2": draws[1],
-    "mean of 4,000": draws.mean(0),
-}
+rows = {"x": numbers, "a draw": draws[0], "mean of 4,000": draws.mean(0)}
 table("p = 0.5", rows)
 check("in evaluation: the output = the input", half.eval()(numbers), numbers)
 torch.manual_seed(1337)
@@ -62,12 +57,8 @@ head(x)
 torch.manual_seed(1)
 dropped = DropoutByHand(0.2)(head.weights[0])
 sums = dropped.sum(dim=1, keepdim=True)
-heat_map(
-    "weights after dropout, p = 0.2, and their sums",
-    torch.cat([dropped, sums], 1),
-    names,
-    [*names, "sum"],
-)
+both = torch.cat([dropped, sums], 1)
+heat_map("weights after dropout, p = 0.2", both, names, [*names, "sum"])
 
 
 # This project's `model.dropout` applies to embeddings and to the output of each attention and each
@@ -105,11 +96,8 @@ def drop_tokens(x: Tensor, survives: Tensor) -> Tensor:
 
 
 survives = torch.tensor([[1.0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1, 1]])
-check(
-    "drop_tokens",
-    drop_tokens(x, survives),
-    torch.einsum("btc,bt->btc", x, survives),
-)
+expected = torch.einsum("btc,bt->btc", x, survives)
+check("drop_tokens", drop_tokens(x, survives), expected)
 
 # Answers
 #

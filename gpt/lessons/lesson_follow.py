@@ -67,12 +67,8 @@ table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 # most sqrt(hs); with rotary positions it is then rotated, which keeps the length. Only then comes
 # the dot product. The score is attention_scale times it / sqrt(hs), and softmax of the scores gives
 # the weights.
-out, weights = attend(
-    config.attention_scale * q,
-    k,
-    v,
-    torch.ones(T, T, dtype=torch.bool).tril(),
-)
+mask = torch.ones(T, T, dtype=torch.bool).tril()
+out, weights = attend(config.attention_scale * q, k, v, mask)
 scores = config.attention_scale * k @ q[-1] / config.head_size**0.5  # (T,)
 keys = weights[-1].topk(min(8, T)).indices.tolist()
 rows = {f"t={t} {names[t]}": [scores[t], weights[-1, t], v[t].norm()] for t in keys}
@@ -115,11 +111,7 @@ def log_probability(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 nats = F.cross_entropy(logits[0, :-1], ids[1:], reduction="sum")
-check(
-    "log_probability = -nats",
-    log_probability(logits[0], ids),
-    -nats,
-)
+check("log_probability = -nats", log_probability(logits[0], ids), -nats)
 
 # Answers
 #

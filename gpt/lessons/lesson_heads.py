@@ -43,12 +43,6 @@ last = torch.stack([head.weights[0, -1] for head in apart.heads])  # (H, T)
 heads = ["head 1", "head 2", "head 3"]
 heat_map("weights of the last query", last, heads, names)
 
-# How different are two heads? The **total variation** of two rows of weights is half the sum of
-# |differences|: 0 if equal, 1 if no key has weight in both. New heads are alike; training makes
-# them differ.
-distance = (last[0] - last[1]).abs().sum() / 2
-print(f"total variation of heads 1 and 2: {distance:.4f}")
-
 # ## One matrix product
 # One layer, often called `c_attn`, computes the queries, keys and values of all heads: (C, 3 C).
 # `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given sizes, if values

@@ -12,16 +12,12 @@ from gpt.lessons.ladder import Head, attend
 from gpt.lessons.render import check, check_differ, heat_map, table
 
 words = ["Your", "journey", "starts", "with", "one", "step"]
-X = torch.tensor(
-    [
-        [0.43, 0.15, 0.89],
-        [0.55, 0.87, 0.66],
-        [0.57, 0.85, 0.64],
-        [0.22, 0.58, 0.33],
-        [0.77, 0.25, 0.10],
-        [0.05, 0.80, 0.55],
-    ]
-)  # (6, 3)
+channels = [
+    [0.43, 0.55, 0.57, 0.22, 0.77, 0.05],
+    [0.15, 0.87, 0.85, 0.58, 0.25, 0.80],
+    [0.89, 0.66, 0.64, 0.33, 0.10, 0.55],
+]
+X = torch.tensor(channels).T  # (6, 3): a row for each word
 torch.manual_seed(123)
 W_q, W_k, W_v = (torch.rand(3, 2) for _ in range(3))
 qkv = ["q0", "q1", "k0", "k1", "v0", "v1"]

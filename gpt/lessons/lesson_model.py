@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from gpt.lessons.ladder import loss_of
 from gpt.lessons.render import check, check_differ, table
-from gpt.lessons.textbook import (
-    FeedForward,
-    MultiHeadAttention,
-    TextbookBlock,
-    TextbookGPT,  # shown
-)
+from gpt.lessons.textbook import TextbookBlock
+
+B, T, C, H, V = 2, 7, 15, 3, 11
+
+from gpt.lessons.textbook import TextbookGPT  # shown
 
 # ## Shapes
-B, T, C, H, V = 2, 7, 15, 3, 11
 torch.manual_seed(1337)
 model = TextbookGPT(V, T, C, H, n_layer=2)
 ids = torch.randint(V, (B, T))
@@ -41,18 +39,12 @@ table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 # The last position knows all characters, the first only itself:
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
-check(
-    "a later character changes no earlier logits",
-    model(changed)[:, :-1],
-    model(ids)[:, :-1],
-)
+before, after = model(ids), model(changed)
+check("a later character changes no earlier logits", after[:, :-1], before[:, :-1])
 changed = ids.clone()
 changed[:, 0] = (ids[:, 0] + 1) % V
-check_differ(
-    "an earlier character changes later logits",
-    model(changed)[:, -1],
-    model(ids)[:, -1],
-)
+after = model(changed)
+check_differ("an earlier character changes later logits", after[:, -1], before[:, -1])
 
 # ## How many parameters?
 # In each block attention has 4 C C + C (q, k, v and the projection with a bias), the MLP 8 C C + 5
@@ -70,11 +62,8 @@ from gpt.model.transformer import GPT
 
 production = GPT(load_config("classic").model, 65).eval()
 production.load_state_dict(big.state_dict())
-check(
-    "TextbookGPT = production",
-    big(texts[:, :64]),
-    production(texts[:, :64]),
-)
+inputs = texts[:, :64]
+check("TextbookGPT = production", big(inputs), production(inputs))
 
 
 # `gpt explain textbook --write textbook.py` writes this model with its training as one program that

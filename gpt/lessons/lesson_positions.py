@@ -7,14 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.lessons import ladder
-from gpt.lessons.ladder import (
-    AveragedValues,
-    Head,
-    Residual,
-    SmallModel,
-    attend,
-    climb,
-)
+from gpt.lessons.ladder import AveragedValues, Head, Residual, SmallModel
 from gpt.lessons.render import check, check_differ, heat_map, table
 from gpt.lessons.textbook import MultiHeadAttention
 
@@ -24,8 +17,8 @@ B, T, C = x.shape
 head = Head(C, 5)
 order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last stays the last
 check("last output, past permuted", head(x[:, order])[:, -1], head(x)[:, -1])
-free, _ = attend(x, x, x)  # no mask; q = k = v = x
-check("no mask: permuted", attend(*[x[:, order]] * 3)[0], free[:, order])
+free, _ = ladder.attend(x, x, x)  # no mask; q = k = v = x
+check("no mask: permuted", ladder.attend(*[x[:, order]] * 3)[0], free[:, order])
 
 # But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
 # **position embedding**, which is added to x. In GPT-2 and in this project's config `classic` it is
@@ -70,14 +63,11 @@ def with_positions(f: nn.Module) -> nn.Module:
 
 V = len(ladder.python_docs()[2])
 rows = {"four heads, positions": lambda: with_positions(MultiHeadAttention(64, 4, 16))}
-losses = climb(rows, STEPS)
+losses = ladder.climb(rows, STEPS)
 _, values = ladder.fit(lambda: with_positions(AveragedValues(64)), STEPS)
 _, one = ladder.fit(lambda: with_positions(Head(64, 64)), STEPS)
 without = losses["average of values"], losses["one head"]
-pairs = {
-    "average of values": [without[0], values],
-    "one head": [without[1], one],
-}
+pairs = {"average of values": [without[0], values], "one head": [without[1], one]}
 table("loss on val", pairs, ["no positions", "positions"])
 
 
