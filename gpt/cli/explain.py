@@ -4,6 +4,7 @@ import difflib
 import os
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ def explain(
         typer.echo(_lessons(terminal_width()))
         return
     with phase("loading PyTorch"):
-        from gpt.lessons.render import following, read_lesson, to_terminal
+        from gpt.lessons.render import read_lesson, to_terminal
 
     if write is not None:
         _write(lesson, run, text, write, answer)
@@ -59,7 +60,9 @@ def explain(
     with phase(f"running the lesson {lesson}"):
         cells = read_lesson(lesson, run, text)
         shown = to_terminal(cells, terminal_width(), colour=colour, answer=answer)
-    _show_in_pager(f"{shown}\n{following(lesson)}")
+    after = dict(pairwise(LESSONS)).get(lesson)
+    following = f"gpt explain {after}" if after else "gpt attend, with one of your runs"
+    _show_in_pager(f"{shown}\ncode: gpt/lessons/lesson_{lesson}.py; next: {following}")
     if "✗" in shown:
         raise GPTError(f"{lesson}: a check fails; see the line that begins with ✗")
 
@@ -84,12 +87,17 @@ def _check_request(
 def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: bool) -> None:
     """Write the lesson to a new file `path`."""
     from gpt.inspection.output import check_out, write_out
-    from gpt.lessons.render import to_file
+    from gpt.lessons import render
 
     check_out(path, "--write", [".py", ".ipynb"], overwrite=True)
     if path.exists():  # it may contain the learner's changes
         raise UsageError(f"--write {path}: expected a new file, but it exists; choose another name")
-    content = to_file(lesson, path.suffix.lower(), run, text, answer=answer)
+    if lesson == TEXTBOOK:
+        content = Path(render.__file__).with_name("textbook.py").read_text("utf-8")
+    elif path.suffix.lower() == ".ipynb":
+        content = render.to_notebook(render.read_lesson(lesson, run, text))
+    else:
+        content = render.to_program(render.read_lesson(lesson, run, text), answer=answer)
     write_out(path, content.encode(), "--write")
     typer.echo(path)
 

@@ -1,10 +1,10 @@
 """The lessons of `gpt explain`. They build a GPT step by step, from counts to the whole model.
 
-A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. `# %% [markdown]`
-begins a cell of prose, `# %%` a cell of code, `# %% [markdown] answer` the answers to the
-exercises. An import marked `# shown` stands for the code of the functions that it imports, which
-later lessons use, too. `render` shows a lesson in a terminal, or writes it as a notebook or as a
-program. `ladder` has what lessons share, and `textbook` is the whole model as one program.
+A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. Comments that begin in
+the first column are its prose, in Markdown; the last ones, after `# Answers`, answer the exercises.
+An import marked `# shown` stands for the code of the functions that it imports, which later lessons
+use, too. `render` shows a lesson in a terminal, or writes it as a notebook or as a program.
+`ladder` has what lessons share, and `textbook` is the whole model as one program.
 """
 
 LESSONS = {  # in the order in which they build on each other

@@ -1,6 +1,5 @@
 """The lesson `averaging`. From: Karpathy, "Let's build GPT"."""
 
-# %% [markdown]
 # A bigram sees one character. To use more, each position may look at all characters up to it, and
 # at none after it, because those are to be predicted: the model is **causal**. The simplest way is
 # to average.
@@ -10,8 +9,6 @@
 # character is a **vector** of C = 15 numbers, its **channels**. For now, they are random. Equal
 # characters have equal vectors: see r at positions 0 and 4. All sizes differ, so each **shape**
 # says which axis is which: **batch**, **time**, channels.
-
-# %%
 from collections.abc import Callable
 
 import torch
@@ -27,11 +24,8 @@ B, T, C = x.shape
 print("x:", tuple(x.shape), "= (B, T, C)")
 heat_map("channels 0 to 2", x[0, :, :3].T, ["c0", "c1", "c2"], names)
 
-# %% [markdown]
+
 # ## Three ways to average the past
-
-
-# %%
 def by_loop(x: Tensor) -> Tensor:
     """Row t of the result is the mean of rows 0 to t of x (B, T, C)."""
     out = torch.zeros_like(x)
@@ -54,15 +48,12 @@ weights = triangle / triangle.sum(dim=1, keepdim=True)
 heat_map("each row divided by its sum: the weights of an average", weights)
 check("loop = matrix product", by_matmul(x), by_loop(x))
 
-# %% [markdown]
+
 # Row t of `weights` says how much of each position (column) goes into position t. `@` multiplies
 # the last two dimensions, and the weights are **broadcast**: used for each of the B windows. The
 # third way begins with **scores**, which say how relevant a position (column) is to another (row).
 # Here all are 0. `masked_fill` sets those of the future to -inf: the **causal mask**. Softmax of a
 # row gives positive weights with sum 1, a **distribution**, and exp(-inf) = 0 to the future.
-
-
-# %%
 def by_softmax(x: Tensor) -> Tensor:
     """Do the same by a softmax of masked scores."""
     T = x.shape[1]
@@ -78,45 +69,33 @@ check("softmax of each row = the weights", soft, weights)
 check("each row sums to 1", soft.sum(dim=-1), torch.ones(T))
 check("loop = masked softmax", by_softmax(x), by_loop(x))
 
-# %% [markdown]
 # `dim=-1` is the last dimension: the columns of each row. For a matrix, `dim=1` is the same. With a
 # batch, (B, T, T), only `dim=-1` still means the columns; `dim=1` would be the rows.
-
-# %%
 check("(T, T): dim=1 = dim=-1", scores.softmax(dim=1), soft)
 batch = torch.stack([scores, scores])  # (B, T, T)
 sums = [batch.softmax(dim=dim).sum(dim=-1)[0, 0] for dim in (-1, 1)]
 table("(B, T, T): sum of row 0", {"softmax": sums}, ["dim=-1", "dim=1"])
 
-# %% [markdown]
 # An average ignores order: it is a **bag of words** (of characters, here).
-
-# %%
 last, of_reversed = by_softmax(x)[:, -1], by_softmax(x.flip(1))[:, -1]
 check("the last average, text reversed = in order", of_reversed, last)
 
-# %% [markdown]
 # Karpathy's notebook averages (B, T, C) = (4, 8, 2) with seed 1337: a check of its figures.
-
-# %%
 torch.manual_seed(1337)
 xbow = by_loop(torch.randn(4, 8, 2))  # bow: bag of words
 table("xbow[0]", {"c0": xbow[0, :, 0], "c1": xbow[0, :, 1]})
 
-# %% [markdown]
 # ## The second row of the ladder
 # Each character of python-docs gets a vector of C = 64 parameters, a row of the table `tokens`: its
 # **embedding**. The average is *added* to x, so that the character itself is not lost: x + f(x) is
 # called a **residual connection** (lesson `block`). A linear layer (lesson `layers`) makes logits.
-
-# %%
 from gpt.lessons.ladder import Residual, SmallModel  # shown
 
 V = len(python_docs()[2])
 rows = {"average": lambda: SmallModel(V, Residual(by_softmax))}
 losses = climb(rows, STEPS)
 
-# %% [markdown]
+
 # The average brings almost nothing: it weighs all of the past alike, whatever the characters are.
 # If the scores are not 0 but depend on the data, each position takes more from some positions than
 # from others. That is **attention**, the next lesson.
@@ -130,16 +109,14 @@ losses = climb(rows, STEPS)
 # ```
 #
 # 2. Write the average without a matrix.
-
-
-# %%
 def by_cumsum(x: Tensor) -> Tensor:
     """Average the past of x (B, T, C) by x.cumsum(dim=1)."""
 
 
 check("by_cumsum = loop", by_cumsum(x), by_loop(x))
 
-# %% [markdown] answer
+# Answers
+#
 # 1. Row 0 is the mean of all seven vectors, row 6 its own vector: each row averages itself and the
 #    future. "loop = matrix product" fails. A mask turned the wrong way is a common mistake.
 #

@@ -1,18 +1,14 @@
 """The lesson `block`. From: Karpathy; ResNet (arXiv:1512.03385), pre-LN (arXiv:2002.04745)."""
 
-# %% [markdown]
-# Attention moves information between positions. A **multilayer perceptron** (**MLP**, feed-forward
-# network) then computes at each position alone: up to 4 C channels, an **activation**, back to C.
-# Together they are a **block**. Each part reads a normalised copy of x and adds its output to x.
-# This sum, which runs through the whole model, is the **residual stream**:
+# Attention moves information between positions. A **multilayer perceptron** (**MLP**) then computes
+# at each position alone: up to 4 C channels, an **activation**, back to C. Both are a **block**.
+# Each reads a normalised copy of x and adds to x: the **residual stream** through the whole model.
 #
 # ```
 # x --+-----------------------------(+)--+-----------------------(+)--> x
 #     |                              ^   |                        ^
 #     +--> LayerNorm --> attention --+   +--> LayerNorm --> MLP --+
 # ```
-
-# %%
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,18 +19,13 @@ from gpt.lessons.render import check, table
 from gpt.lessons.textbook import MultiHeadAttention
 
 STEPS = 300  # steps of training a row of the ladder
-
-# %%
 from gpt.lessons.textbook import FeedForward, TextbookBlock  # shown
 
-# %% [markdown]
+
 # ## The activation
 # Without it the two linear layers of the MLP would equal a single one. **GELU** is 0 for very
 # negative numbers, x for very large ones, and smooth between: x times the probability that a normal
 # random number is below x. GPT-2 and this block use a formula with tanh that is close to it:
-
-
-# %%
 def gelu(x: Tensor) -> Tensor:
     """Compute GELU in its tanh form (arXiv:1606.08415)."""
     inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)
@@ -44,15 +35,13 @@ def gelu(x: Tensor) -> Tensor:
 x = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0])
 exact = F.gelu(x)
 table("GELU", {"x": x, "exact": exact, "tanh form": gelu(x)})
-check("gelu = torch's tanh form", gelu(x), F.gelu(x, approximate="tanh"))
+check("gelu = torch's", gelu(x), F.gelu(x, approximate="tanh"))
 
-# %% [markdown]
 # Against torch's own block:
-
-# %%
 torch.manual_seed(1337)
 block, x = TextbookBlock(C=15, H=3, T=7), torch.randn(2, 7, 15)
-torchs = nn.TransformerEncoderLayer(15, 3, 60, 0.0, gelu, batch_first=True, norm_first=True)
+form = {"batch_first": True, "norm_first": True}
+torchs = nn.TransformerEncoderLayer(15, 3, 60, 0.0, gelu, **form)
 pairs = {
     "norm1": block.attention_norm,
     "norm2": block.mlp_norm,
@@ -67,14 +56,10 @@ mask = torch.full((7, 7), -torch.inf).triu(1)  # additive
 expected = torchs(x, src_mask=mask, is_causal=True)
 check("this block = torch's", block(x), expected)
 
-# %% [markdown]
+
 # ## Why add, and why normalise?
-# Twelve new layers, each y = GELU(x W). The table shows how large their outputs are, and the length
-# of the gradient that reaches the input. Its reference is 4.0: what twelve identities would give
-# (the sum of 16 numbers, each with the gradient 1: sqrt(16)).
-
-
-# %%
+# Twelve new layers, each y = GELU(x W): how large are their outputs, and how long is the gradient
+# that reaches the input? Its reference is 4.0, of identities: 16 gradients of 1, sqrt(16).
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
     """Return the deviations after layers 1, 6, 12, and the gradient."""
     torch.manual_seed(1337)
@@ -97,16 +82,13 @@ rows = {
 }
 table("", rows, ["layer 1", "layer 6", "layer 12", "gradient"])
 
-# %% [markdown]
+
 # Plain layers lose the signal and the gradient. With twice the weights the signal explodes, and
 # here no gradient arrives at all. A residual connection (ResNet, arXiv:1512.03385) passes both on,
 # but what a layer adds grows with x, so x grows exponentially. With LayerNorm before each layer
 # (**pre-LN**, arXiv:2002.04745) each layer adds about as much as the others.
 #
 # ## Three rows of the ladder
-
-
-# %%
 def blocks(n: int) -> nn.Module:
     """Return a model of n blocks."""
     parts: list[nn.Module] = [TextbookBlock(64, 4, 16) for _ in range(n)]
@@ -135,14 +117,13 @@ _, with_norm = ladder.fit(lambda: blocks(4), STEPS, rate=0.02)
 twice = {"without LayerNorm": [without], "with LayerNorm": [with_norm]}
 table("four blocks at twice the learning rate", twice)
 
-# %% [markdown]
+
 # The last row rises: in 300 steps, four blocks learn faster without LayerNorm. But they are on the
 # edge. At twice the learning rate they explode, and the blocks with LayerNorm learn. Deeper models
 # and longer training need that safety.
 #
 # ## Exercises
-# 1. Normalise after each addition instead, as the transformer of 2017 did (post-LN). What becomes
-#    of the last row of the second table?
+# 1. Normalise after each addition (post-LN, 2017). What becomes of the last row of the table?
 #
 # ```diff
 # -    "residual, LayerNorm before": deep(1, residual=True, norm="before"),
@@ -150,9 +131,6 @@ table("four blocks at twice the learning rate", twice)
 # ```
 #
 # 2. Write the block by hand.
-
-
-# %%
 def by_hand(block: TextbookBlock, x: Tensor) -> Tensor:
     """Return block(x) by attention, mlp and the two norms of block."""
 
@@ -160,7 +138,8 @@ def by_hand(block: TextbookBlock, x: Tensor) -> Tensor:
 x = torch.randn(2, 7, 15)
 check("by_hand = the block", by_hand(block, x), block(x))
 
-# %% [markdown] answer
+# Answers
+#
 # 1. The deviation is 1.0020 after each layer, since the stream itself is normalised, and the
 #    gradient shrinks to 1.2345: every path to the input passes all norms. Post-LN needs warmup
 #    (lesson `training`).

@@ -1,14 +1,11 @@
 """The lesson `counting`. From: Karpathy, "Let's build GPT"; Chen and Goodman 1998, TR-10-98."""
 
-# %% [markdown]
 # A **language model** predicts the next **token** of a text. Here a token is a character. This
 # lesson predicts it with a table, measures how good the predictions are, and writes a text with
-# them. All later lessons improve the prediction; measuring, training and writing stay the same.
+# them. Later lessons improve the prediction; the rest stays the same.
 #
 # ## Predict: count pairs
-# A **bigram** is a pair of neighbouring characters. In 'banana bandana', which characters follow n?
-
-# %%
+# A **bigram** is a pair of neighbouring characters. What follows n in 'banana bandana'?
 import math
 from itertools import pairwise
 
@@ -24,27 +21,21 @@ after_n = {c: pairs.count(("n", c)) for c in sorted(set(word))}
 p = {c: count / sum(after_n.values()) for c, count in after_n.items()}
 table("after n", {"count": after_n.values(), "p": p.values()}, p)
 
-# %% [markdown]
 # ## Measure: the loss in nats
 # The **loss** of a prediction is $-\ln p$, where p is the probability that it gave to the character
 # that came. Its unit is the **nat**: 0 nats for p = 1, 0.6931 for p = 1/2, infinitely many for 0.
 # The loss of a text is the mean over its characters. A model that knows nothing gives each of V
 # characters p = 1 / V, and has the loss $\ln V$. The exponential of the loss is the **perplexity**:
 # the model is as unsure as if it guessed among so many equally likely characters.
-
-# %%
 for c in "ad":
     print(f"p({c} after n) = {p[c]}: {-math.log(p[c]):.4f} nats")
 
-# %% [markdown]
 # ## A text of half a million characters
 # The text of these lessons is the documentation of Python. Each character gets a number, its
 # **id**. The first 90 % of the text are the **train split**, the last 10 % the **val split**. The
 # counts come from train, and the loss is measured on val, which the model has never seen. A
 # **tensor** is an array of numbers; its **shape** lists its sizes, here (V, V). Row i of the table
 # `counts` says how often each character followed character i. 0.01 is added, so that no p is 0.
-
-# %%
 from gpt.lessons.ladder import climb, python_docs
 
 train_ids, val_ids, characters = python_docs()
@@ -56,16 +47,13 @@ counted = float(-p_next[val_ids[:-1], val_ids[1:]].log().mean())
 print(f"train {len(train_ids):,}, val {len(val_ids):,}, V = {V}")
 print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 
-# %% [markdown]
+
 # ## Train: the same table, without counting
 # Counting works for pairs, not for long contexts: almost every longer context is new. **Training**
 # works for any model. The table becomes an `nn.Module`: `__init__` makes its **parameters**, the
-# numbers that training changes, and `forward` computes predictions from ids. Calling `model(ids)`
-# calls `forward`. It returns **logits**, any numbers; **softmax** makes probabilities of them:
-# $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$. So each p is positive, and they sum to 1.
-
-
-# %%
+# numbers that training changes, and `forward` computes predictions from ids. `model(ids)` calls
+# `forward`. It returns **logits**, any numbers; **softmax** makes positive numbers with sum 1 of
+# them: $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""
 
@@ -81,7 +69,6 @@ class Bigram(nn.Module):
 model = Bigram(V)
 print("requires_grad:", counts.requires_grad, model.table.requires_grad)
 
-# %% [markdown]
 # A tensor with `requires_grad=True` gets a **gradient** when `backward` is called on a loss: for
 # each number, how much the loss grows if the number grows. `nn.Parameter` sets it. A tensor with
 # `requires_grad=False` is **frozen**. A step of training moves each parameter against its gradient.
@@ -89,41 +76,29 @@ print("requires_grad:", counts.requires_grad, model.table.requires_grad)
 # parameter moves by about the **learning rate**, here `rate`, which falls to 0 at the end (lesson
 # `training`). One step uses a **batch**: B = 32 **windows** of T = 16 characters, drawn at random.
 # `torch.manual_seed` makes random draws repeatable: after the same seed come the same numbers.
-
-# %%
 import torch.nn.functional as F
 
 from gpt.lessons.ladder import draw_batch, loss_of, train  # shown
 
-# %% [markdown]
 # `climb` sets the seed, makes the model, trains it and measures its loss on all of val. This is the
 # first row of a **loss ladder**. All rows use one seed, one batch order and Adam.
-
-# %%
 losses = climb({"bigram": lambda: Bigram(V)}, STEPS, rate=0.1)
 
-# %% [markdown]
 # The trained table comes close to the counted one. But it looks no further back than one character.
 # The next lessons do.
 #
-# ## Write: draw one character after the other
-
-# %%
+# ## Write: draw one character after another
 from gpt.lessons.ladder import sample  # shown
 
 model.table.data = counts.log()  # softmax of the logarithms = p_next
-check("softmax of log counts = p", model.table.softmax(-1), p_next)
 torch.manual_seed(1337)
 written = sample(model, val_ids[:1][None], 60)[0]
 print(repr("".join(characters[i] for i in written)))
 
-# %% [markdown]
 # ## Optional: longer contexts
 # **Kneser-Ney** counts after n characters, takes a discount from each count and gives it to the
 # prediction from n - 1 characters. There it counts after how many *different* characters c came:
 # 'Francisco' is frequent, but only after 'San'. `gpt eval` compares a trained model with it.
-
-# %%
 from gpt.evaluation.kneser_ney import KneserNey
 
 ngrams = {}
@@ -132,10 +107,9 @@ for n in (0, 1, 2, 4, 8):
     ngrams[n] = -torch.tensor(p_val).log().mean()
 table("loss on val by length of context", {"": ngrams.values()}, ngrams)
 
-# %% [markdown]
+
 # ## Exercises
-# 1. In the copy that `--write my.py` makes, do not add 0.01 to the counts. Predict the counted
-#    loss.
+# 1. In a copy (`--write my.py`), do not add 0.01 to the counts. Which loss is printed?
 #
 # ```diff
 # -counts = pair_ids.bincount(minlength=V * V).view(V, V) + 0.01
@@ -143,16 +117,14 @@ table("loss on val by length of context", {"": ngrams.values()}, ngrams)
 # ```
 #
 # 2. Write the function `mean_loss`.
-
-
-# %%
 def mean_loss(p: Tensor, ids: Tensor) -> Tensor:
     """Return the mean of -ln p[a, b] for neighbours a, b in ids."""
 
 
 check("mean_loss = counted", mean_loss(p_next, val_ids), counted)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. The counted loss is inf: val has pairs that train has not, whose p is 0. One of them is enough.
 #
 # 2. Pair each id with the one after it:

@@ -1,10 +1,7 @@
 """The lesson `follow`. From: nostalgebraist, "interpreting GPT: the logit lens" (2020)."""
 
-# %% [markdown]
 # How does your own model predict the character after a text? `--run RUN` names the model (default:
 # the newest run), `--text` the text (default: the start of its val split).
-
-# %%
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,62 +33,44 @@ else:
 ids = to_torch(ids)  # (T,)
 T = len(ids)
 if not 0 < T <= longest:
-    raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {T}")
+    expected = f"1 to {longest} {vocabulary.unit}s"
+    raise UsageError(f"--text: expected {expected}, got {T}")
 member = f" (member 1 of {1 + len(others)})" if others else ""
 print(f"{loaded.run.resolve().name}{member}, {T} {vocabulary.unit}s:")
 line = in_one_line(vocabulary.decode(ids.tolist()))
 print("\n".join(line[start : start + 76] for start in range(0, len(line), 76)))
 
-# %% [markdown]
 # ## From a character to a vector
 # The id of the last character selects a row of the token embedding. With n-gram embeddings, rows
 # for the characters before it are added, and with learned positions a row for its position.
-
-# %%
 logits, streams = head_analysis.run_with_streams(model, ids)
 names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
 print(f"the last is {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")
 print(f"ngram {config.ngram}, positions {config.positions}, C = {config.C}")
-shown = slice(min(6, config.C))
-embedding = model.token_embedding.weight[ids[-1]]
-vectors = {
-    "token embedding": embedding[shown],
-    "residual stream": streams[0][0, -1, shown],
-}
-table("the first numbers of the vectors", vectors)
-
-# %% [markdown]
 # ## One head
 # The head without which (**ablated**) the loss on this text would be largest:
-
-# %%
 layer, head = 0, 0
 if T > 1:
-    costs = head_analysis.losses_without_heads(model, ids).mean(-1)  # (n_layer, H)
+    losses = head_analysis.losses_without_heads(model, ids)
+    costs = losses.mean(-1)  # (n_layer, H)
     layer, head = divmod(int(costs.argmax()), costs.shape[1])
 block = model.blocks[layer]
 x = block.attention_norm(streams[layer])
 attention = block.attention
-q, k, v = (part[0, head].detach() for part in attention.heads(x))  # (T, hs) each
-linear = attention.qkv(x)[0, -1].detach()  # the last position, before QK norm
+q, k, v = (part[0, head].detach() for part in attention.heads(x))
+linear = attention.qkv(x)[0, -1].detach()  # before QK norm
 before = linear.split(config.head_size)[head].norm()
-print(f"layer {layer + 1}, head {head + 1}; QK norm {config.qk_norm}, hs = {config.head_size}")
+print(f"layer {layer + 1}, head {head + 1}, hs = {config.head_size}")
+print(f"QK norm: {config.qk_norm}")
 lengths = [before, q[-1].norm(), k.norm(dim=1).max()]
 table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 
-# %% [markdown]
 # With QK norm, each query and key is first normalised to mean 0 and variance 1, so its length is at
 # most sqrt(hs); with rotary positions it is then rotated, which keeps the length. Only then comes
 # the dot product. The score is attention_scale times it / sqrt(hs), and softmax of the scores gives
 # the weights.
-
-# %%
-out, weights = attend(
-    config.attention_scale * q,
-    k,
-    v,
-    torch.ones(T, T, dtype=torch.bool).tril(),
-)
+mask = torch.ones(T, T, dtype=torch.bool).tril()
+out, weights = attend(config.attention_scale * q, k, v, mask)
 scores = config.attention_scale * k @ q[-1] / config.head_size**0.5  # (T,)
 keys = weights[-1].topk(min(8, T)).indices.tolist()
 rows = {f"t={t} {names[t]}": [scores[t], weights[-1, t], v[t].norm()] for t in keys}
@@ -99,13 +78,10 @@ table("keys with the largest weights", rows, ["score", "weight", "|value|"])
 production = attention.weigh(*attention.heads(x))[0][0, head, -1]
 check("the weighted sum = the production model's", out[-1], production)
 
-# %% [markdown]
+
 # ## Through the blocks
 # What would the model predict if it ended after a block? The **logit lens** applies the last
 # LayerNorm and the head of the model to each residual stream.
-
-
-# %%
 def lens(x: Tensor) -> Tensor:
     """Map a residual stream (1, T, C) to logits (1, T, V)."""
     return model.head(model.norm(x)).detach()
@@ -119,9 +95,10 @@ rows = {}
 for stage, x in zip(stages, streams, strict=True):
     rows[stage] = [x[0, -1].norm(), *lens(x)[0, -1].softmax(-1)[likely]]
 table("length of the stream, and probabilities of the next", rows, columns)
-check("the last row = the prediction", lens(streams[-1])[0, -1], logits[0, -1])
+at_the_end = lens(streams[-1])[0, -1]
+check("the last row = the prediction", at_the_end, logits[0, -1])
 
-# %% [markdown]
+
 # ## Exercises
 # 1. Leave out the LayerNorm in the lens. Which check fails, and what becomes of the probabilities?
 #
@@ -131,21 +108,15 @@ check("the last row = the prediction", lens(streams[-1])[0, -1], logits[0, -1])
 # ```
 #
 # 2. Write the probability of a text.
-
-
-# %%
 def log_probability(logits: Tensor, ids: Tensor) -> Tensor:
     """Return ln p of ids[1:] by logits (T, V), summed."""
 
 
 nats = F.cross_entropy(logits[0, :-1], ids[1:], reduction="sum")
-check(
-    "log_probability = - the summed loss",
-    log_probability(logits[0], ids),
-    -nats,
-)
+check("log_probability = -nats", log_probability(logits[0], ids), -nats)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. LayerNorm gives every stream the same length, about sqrt(C). Without it, logits are as large as
 #    the stream is long. "the last row = the prediction" fails.
 #

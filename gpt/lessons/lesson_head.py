@@ -1,6 +1,5 @@
 """The lesson `head`. From: Karpathy, "Let's build GPT"; arXiv:1706.03762; 3Blue1Brown."""
 
-# %% [markdown]
 # An average weighs all of the past alike. In a **head** of attention each position makes three
 # vectors from its x: a **query** asks what the position looks for, a **key** offers what a position
 # contains, and a **value** carries what it passes on. The **score** of a query and a key is their
@@ -13,8 +12,6 @@
 # equal. A value may have another size. The root is explained in the lesson `scaling`.
 #
 # ## The example: (B, T, C) = (2, 7, 15), hs = 5
-
-# %%
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,21 +30,15 @@ q, k, v = query(x), key(x), value(x)  # (B, T, C) -> (B, T, hs) each
 scores = q @ k.transpose(-2, -1)  # (B, T, hs) @ (B, hs, T) -> (B, T, T)
 print("q, k, v:", tuple(q.shape), " scores:", tuple(scores.shape))
 
-# %% [markdown]
 # `nn.Linear(C, hs)` multiplies each vector by a matrix of parameters (lesson `layers`): $q_t = W_q
 # x_t$. The score in row t, column s is $q_t \cdot k_s$. `transpose(-2, -1)` swaps the last two
 # dimensions and leaves the batch alone. Each window has a matrix (T, T) of its own; windows never
 # mix. (3Blue1Brown draws all of this transposed, with a column for each query.)
-
-# %%
 check("score (6, 2) = W_q x_6 . W_k x_2", scores[0, 6, 2], q[0, 6] @ k[0, 2])
 alone = torch.stack([query(row) @ key(row).T for row in x])
 check("each window alone = the batch", scores, alone)
 
-# %% [markdown]
 # The mask and softmax are those of the lesson `averaging`; only the scores are new.
-
-# %%
 from gpt.lessons.ladder import attend  # shown
 
 mask = torch.ones(T, T, dtype=torch.bool).tril()  # True: may attend
@@ -58,7 +49,6 @@ fused = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 check("these lines = torch's scaled_dot_product_attention", out, fused)
 check("weights @ V = the values of weights @ x", out, value(weights @ x))
 
-# %% [markdown]
 # Row t of `out` is the sum of all values, each times its weight: a **weighted average** of the
 # past, with weights that depend on the data. To compute one row, all keys and values of its past
 # are needed. A value layer is linear, so it may come before or after the average (the last check).
@@ -69,8 +59,6 @@ check("weights @ V = the values of weights @ x", out, value(weights @ x))
 # **self-attention**.
 #
 # ## As a module
-
-# %%
 from gpt.lessons.ladder import Head  # shown
 
 head = Head(C, hs)
@@ -78,23 +66,16 @@ for name in ("query", "key", "value"):
     getattr(head, name).load_state_dict(locals()[name].state_dict())
 check("Head = the steps above", head(x), out)
 
-# %% [markdown]
 # Karpathy's notebook has (B, T, C) = (4, 8, 32), hs = 16, seed 1337: a check of its figures. x is
 # noise there: inputs need not come from a vocabulary.
-
-# %%
 torch.manual_seed(1337)
 noise, other = torch.randn(4, 8, 32), Head(32, 16)
 print("out:", tuple(other(noise).shape))
 heat_map("weights[0]", other.weights[0])
 
-# %% [markdown]
 # ## Two rows of the ladder
 # `with values` is the average of values instead of x: it adds one matrix, $W_v$. `one head` adds
 # queries and keys, so the weights depend on the data.
-
-
-# %%
 from gpt.lessons.ladder import AveragedValues  # shown
 
 V = len(ladder.python_docs()[2])
@@ -104,7 +85,7 @@ rows = {
 }
 losses = climb(rows, STEPS)
 
-# %% [markdown]
+
 # Values help: the past now says something else than the character itself. The row `one head` rises.
 # That is chance: with the seeds 1 and 2 the head ends at 2.18, below the average of values (2.23
 # and 2.24). Queries and keys must first be learned, and 300 steps are few. A head also does not
@@ -119,9 +100,6 @@ losses = climb(rows, STEPS)
 # ```
 #
 # 2. Write the mask as a function.
-
-
-# %%
 def window_mask(T: int, width: int) -> Tensor:
     """Return a mask (T, T): True for a key at most `width` - 1 before."""
 
@@ -129,7 +107,8 @@ def window_mask(T: int, width: int) -> Tensor:
 expected = mask & (torch.arange(T)[:, None] - torch.arange(T) < 3)
 check("window_mask = the mask of width 3", window_mask(T, 3), expected)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. All scores are 0, so each row is an average, and the last one has weights of 0.1429 = 1 / 7.
 #    "each window alone = the batch" and "Head = the steps above" fail.
 #

@@ -1,6 +1,5 @@
 """The lesson `heads`. From: Raschka, chapter 3; arXiv:1706.03762, section 3.2.2."""
 
-# %% [markdown]
 # One head has one pattern of weights at each position. Predicting text needs several at once: to
 # the last vowel, to the start of the word, to the last line end. **Multi-head attention** has H
 # heads, each with its own queries, keys and values. Their outputs are **concatenated** and mixed by
@@ -10,8 +9,6 @@
 #
 # ## A list of heads
 # The example has (B, T, C) = (2, 7, 15), now with H = 3 heads of hs = 5: C = H hs, as in most GPTs.
-
-# %%
 import torch
 from torch import Tensor, nn
 
@@ -46,23 +43,11 @@ last = torch.stack([head.weights[0, -1] for head in apart.heads])  # (H, T)
 heads = ["head 1", "head 2", "head 3"]
 heat_map("weights of the last query", last, heads, names)
 
-# %% [markdown]
-# How different are two heads? The **total variation** of two rows of weights is half the sum of
-# |differences|: 0 if equal, 1 if no key has weight in both. New heads are alike; training makes
-# them differ.
-
-# %%
-distance = (last[0] - last[1]).abs().sum() / 2
-print(f"total variation of heads 1 and 2: {distance:.4f}")
-
-# %% [markdown]
 # ## One matrix product
 # One layer, often called `c_attn`, computes the queries, keys and values of all heads: (C, 3 C).
 # `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given sizes, if values
 # have another size.) `view` cuts each part into H heads of hs. `transpose` brings H before t,
 # because `@` multiplies the last two dimensions.
-
-# %%
 from gpt.lessons.textbook import MultiHeadAttention  # shown
 
 together = MultiHeadAttention(C, H, T)
@@ -74,27 +59,21 @@ check("a list of heads = one product", together(x), apart(x))
 q, k, v = together.heads(x)
 print("qkv", tuple(together.qkv(x).shape), " q", tuple(q.shape))
 
-# %% [markdown]
 # ## The mask
 # The mask is made once, for T characters, and cropped to the t characters that came in. It has the
 # shape (1, 1, T, T), so it is broadcast over the B windows and H heads. It is a **buffer** of the
 # module: it moves with the module to another device, and is not trained. It is not `persistent`: a
 # checkpoint does not store it. B is read from x, so any batch fits.
-
-# %%
 y = together(x)
 check("4 characters alone = the first 4", together(x[:, :4]), y[:, :4])
 check("1 window alone = the first of 2", together(x[:1]), y[:1])
 print("parameters:", [name for name, _ in together.named_parameters()])
 print("buffers:", [name for name, _ in together.named_buffers()])
 
-# %% [markdown]
 # ## Why flatten, and not view
 # `transpose` moves no number; it changes the **strides**, the steps in memory from one index to the
 # next. `view` needs numbers that lie in memory in the order of the new shape (**contiguous**), as
 # they no longer do:
-
-# %%
 y = (q @ k.transpose(-2, -1)).softmax(-1) @ v  # (B, H, T, hs)
 print("strides:", y.stride(), "transposed:", y.transpose(1, 2).stride())
 try:
@@ -104,20 +83,14 @@ except RuntimeError as error:
 y = y.transpose(1, 2)
 check("contiguous().view()", y.contiguous().view(B, T, C), y.flatten(2))
 
-# %% [markdown]
 # The notebook's check has w = 16, C = 16, H = 8 and hs = 32: H hs = 256 is not C, and the
 # projection goes back to C. Neither size need be C / H.
-
-# %%
 eight = ListOfHeads(16, 8, 32)
 print("256 -> 16:", tuple(eight(torch.randn(4, 16, 16)).shape))
 
-# %% [markdown]
 # ## A row of the ladder
 # Four heads of 16 channels have as many parameters for q, k and v as one head of 64, and a
 # projection.
-
-# %%
 V = len(ladder.python_docs()[2])
 
 
@@ -128,7 +101,7 @@ def four_heads() -> nn.Module:
 
 losses = climb({"four heads": four_heads}, STEPS)
 
-# %% [markdown]
+
 # ## Exercises
 # 1. Join the heads by `reshape` without transposing. The shape stays. Which checks fail, and why?
 #
@@ -138,9 +111,6 @@ losses = climb({"four heads": four_heads}, STEPS)
 # ```
 #
 # 2. Write `split_heads`.
-
-
-# %%
 def split_heads(x: Tensor, H: int) -> Tensor:
     """Return x (B, T, H * hs) as (B, H, T, hs)."""
 
@@ -148,7 +118,8 @@ def split_heads(x: Tensor, H: int) -> Tensor:
 queries = together.qkv(x).chunk(3, dim=-1)[0]
 check("split_heads = the queries", split_heads(queries, H), q)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. A row of H hs numbers is now one head at several positions, instead of all heads at one. "a
 #    list of heads = one product" fails, and so does "4 characters alone = the first 4": an early
 #    row holds numbers of later positions, so the layer is no longer causal.

@@ -1,13 +1,10 @@
 """The lesson `layers`. From: Raschka, "Build a Large Language Model (From Scratch)", chapter 3."""
 
-# %% [markdown]
 # The same head with numbers for a calculator, from Raschka's book: six words (the tokens here),
 # each a vector of d_in = 3 numbers, and no mask. Three matrices of (3, 2) make queries, keys and
 # values of d_out = 2 numbers. (In a GPT, the heads together usually have as many numbers as x;
 # different sizes only show which is which.) Seed 123 gives the notebook's figures: after
 # `torch.manual_seed(123)` the same draws follow, so the order of the draws matters.
-
-# %%
 import torch
 from torch import Tensor, nn
 
@@ -15,16 +12,12 @@ from gpt.lessons.ladder import Head, attend
 from gpt.lessons.render import check, check_differ, heat_map, table
 
 words = ["Your", "journey", "starts", "with", "one", "step"]
-X = torch.tensor(
-    [
-        [0.43, 0.15, 0.89],
-        [0.55, 0.87, 0.66],
-        [0.57, 0.85, 0.64],
-        [0.22, 0.58, 0.33],
-        [0.77, 0.25, 0.10],
-        [0.05, 0.80, 0.55],
-    ]
-)  # (6, 3)
+channels = [
+    [0.43, 0.55, 0.57, 0.22, 0.77, 0.05],
+    [0.15, 0.87, 0.85, 0.58, 0.25, 0.80],
+    [0.89, 0.66, 0.64, 0.33, 0.10, 0.55],
+]
+X = torch.tensor(channels).T  # (6, 3): a row for each word
 torch.manual_seed(123)
 W_q, W_k, W_v = (torch.rand(3, 2) for _ in range(3))
 qkv = ["q0", "q1", "k0", "k1", "v0", "v1"]
@@ -32,12 +25,9 @@ heat_map("matrices", torch.cat([W_q, W_k, W_v], 1), ["0", "1", "2"], qkv)
 Q, K, V = X @ W_q, X @ W_k, X @ W_v  # (6, 3) @ (3, 2) -> (6, 2)
 heat_map("queries, keys, values", torch.cat([Q, K, V], 1), words, qkv)
 
-# %% [markdown]
 # Follow 'journey'. Its score with itself is q . k, and its scores with all words are a row of the
 # matrix of scores. Softmax of the row / sqrt(2) is its weights. The sum of all values, each times
 # its weight, is its **context vector**. All keys and values are needed for this one vector.
-
-# %%
 print(f"'journey' with itself: {Q[1] @ K[1]:.4f}")
 scores = Q @ K.T  # (6, 2) @ (2, 6) -> (6, 6): every query with every key
 heat_map("all scores: query (row), key (column)", scores, words, words)
@@ -46,7 +36,7 @@ heat_map("weights of 'journey'", weights[1:2], ["journey"], words)
 context = weights @ V  # (6, 6) @ (6, 2) -> (6, 2)
 heat_map("context vectors", context.T, ["c0", "c1"], words)
 
-# %% [markdown]
+
 # ## As a module
 # An `nn.Module` collects parameters. `__init__` makes them, and `forward` is what calling the
 # module runs. An `nn.Parameter` is in `parameters()`, which an optimizer trains, and in
@@ -54,9 +44,6 @@ heat_map("context vectors", context.T, ["c0", "c1"], words)
 # `requires_grad=True`: `backward` computes its gradient. The matrices above have
 # `requires_grad=False`: they are frozen. So is X here. In a model, x is an embedding, which is
 # trained, too.
-
-
-# %%
 class SelfAttention(nn.Module):
     """One head without a mask: three matrices (d_in, d_out)."""
 
@@ -78,14 +65,11 @@ check("SelfAttention = the steps above", by_hand(X), context)
 by_hand(X).sum().backward()
 print("gradient of W_q:", by_hand.W_q.grad is not None, " of X:", X.grad)
 
-# %% [markdown]
+
 # ## With linear layers
 # `nn.Linear(d_in, d_out)` maps tensors of any shape `(*, d_in)` to `(*, d_out)`. It keeps its
 # matrix transposed, (d_out, d_in). A **bias** (`bias=True`, here an option for q, k and v) adds a
 # constant; GPT-2 has it, most later models do not. With seed 789:
-
-
-# %%
 class LinearAttention(nn.Module):
     """The same head, made of linear layers."""
 
@@ -107,14 +91,11 @@ for name, matrix in by_hand.named_parameters():
     getattr(linear, name).weight.data = matrix.data.T
 check("same matrices: linear = by hand", linear(X), by_hand(X))
 
-# %% [markdown]
 # The two classes differ only in their initial weights. `torch.rand` draws from 0 to 1. `nn.Linear`
 # draws from -1 / sqrt(d_in) to 1 / sqrt(d_in). The variance of such a weight is 1 / (3 d_in), so
 # inputs of variance 1 give outputs of variance 1 / 3: smaller than the inputs, but the same for
 # every d_in. Scores of two such outputs, divided by sqrt(hs), have variance 1/3 x 1/3: the scores
 # of a new head are small.
-
-# %%
 torch.manual_seed(1337)
 noise, head = torch.randn(4, 8, 32), Head(32, 16)  # of the lesson head
 q, k = head.query(noise), head.key(noise)
@@ -122,17 +103,14 @@ new_scores = q @ k.transpose(-2, -1) / 16**0.5
 variances = [noise.var(), q.var(), new_scores.var()]
 table("variance", {"": variances}, ["x", "q", "scores / sqrt(hs)"])
 
-# %% [markdown]
 # The notebook's second class has a slip: it divides by the root of a *global* `d_k` = 2, not of the
 # size of its own keys. It gives the right numbers, until d_out is something else:
-
-# %%
 d_k = 2  # the notebook's global
 q3, k3 = torch.randn(2, 6, 5)  # keys of size 5
 right, slip = q3 @ k3.T / 5**0.5, q3 @ k3.T / d_k**0.5
 check_differ("scores, divided by sqrt(5) and by sqrt(d_k)", right, slip)
 
-# %% [markdown]
+
 # ## Exercises
 # 1. Do not divide: which weight of 'journey' grows most, and which checks fail?
 #
@@ -142,16 +120,14 @@ check_differ("scores, divided by sqrt(5) and by sqrt(d_k)", right, slip)
 # ```
 #
 # 2. Compute one context vector without a matrix of weights.
-
-
-# %%
 def context_vector(i: int) -> Tensor:
     """Return the context vector (2,) of word i, from Q[i], K and V."""
 
 
 check("context_vector(1) = row 1", context_vector(1), context[1])
 
-# %% [markdown] answer
+# Answers
+#
 # 1. The largest weight, of 'journey' itself, grows from 0.2264 to 0.2507, and the smallest, of
 #    'one', shrinks to 0.0687: softmax sees larger differences. "SelfAttention = the steps above"
 #    fails.

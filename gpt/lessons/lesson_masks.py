@@ -1,6 +1,5 @@
 """The lesson `masks`. From: Karpathy; Raschka; arXiv:1706.03762, section 3.2.3."""
 
-# %% [markdown]
 # A mask says which keys a query may attend to. For T queries and S keys its shape is (T, S).
 #
 # - An **encoder** (BERT) has no mask: each position attends to the whole text. It represents a text
@@ -11,8 +10,6 @@
 # - An **encoder-decoder** (the first transformer, for translation) has both, and
 #   **cross-attention**: queries from the target text of T tokens, keys and values from the source
 #   text of S tokens, no mask.
-
-# %%
 from collections.abc import Callable
 
 import torch
@@ -32,26 +29,20 @@ print("weights (B, T, S):", tuple(weights.shape), " out:", tuple(out.shape))
 keys = ["s=0", "s=1", "s=2", "s=3", "s=4"]
 heat_map("weights of cross-attention", weights[0], columns=keys)
 
-# %% [markdown]
 # ## Generating needs one query
 # A new character adds a row to the matrix of weights. The rows above never see it. So keys and
 # values are kept (a **key-value cache**), and only the new query is computed. It needs no mask: all
 # keys are in its past.
-
-# %%
 x, names = ladder.example()
 head = Head(15, 5)
 out, (q, k, v) = head(x), (head.query(x), head.key(x), head.value(x))
 one, _ = ladder.attend(q[:, -1:], k, v)
 check("the last query alone = the last row", one, out[:, -1:])
 
-# %% [markdown]
+
 # ## Two ways to write a mask
 # A **boolean** mask for `masked_fill`. Zeros and ones as floats raise an error; the notebook's mask
 # is a float, and so must be compared (`mask == 0`) first:
-
-
-# %%
 def causal(T: int) -> Tensor:
     """Return the mask (T, T): True where the key is not after the query."""
     return torch.ones(T, T, dtype=torch.bool).tril()
@@ -63,14 +54,11 @@ try:
 except RuntimeError as error:
     print(error)
 
-# %% [markdown]
+
 # An **additive** mask is added to the scores, as in Hugging Face's eager code: 0 where a query may
 # attend, and the lowest float32, -3.4e38, where not. Both forms give weight 0, unless a query may
 # attend to nothing, as in a padded text: -inf everywhere gives 0 / 0, NaN, and the lowest number
 # everywhere gives equal weights.
-
-
-# %%
 def additive(allowed: Tensor) -> Tensor:
     """Return 0 where `allowed`, else the lowest float32."""
     lowest = torch.finfo(torch.float32).min
@@ -84,15 +72,12 @@ infinite = torch.zeros(1, 3).masked_fill(~nothing, -torch.inf)
 print("nothing allowed, -inf:", infinite.softmax(-1))
 print("nothing allowed, lowest:", additive(nothing).softmax(-1))
 
-# %% [markdown]
+
 # ## The mask the wrong way round
 # True means "may attend" in torch's `scaled_dot_product_attention` and "may NOT attend" in its
 # `nn.MultiheadAttention`. If they are confused, each position attends to those *after* it, and the
 # last one to nothing. No shape is wrong, and each row sums to 1. A test finds it: change the input
 # at s; no output before s may change.
-
-
-# %%
 class InvertedHead(Head):
     """A head that attends to the future."""
 
@@ -119,13 +104,10 @@ zero = F.scaled_dot_product_attention(x4, x4, x4, ~causal(4))
 print("last output: MultiheadAttention", nan[0, -1, 0].item(), end=", ")
 print("scaled_dot_product_attention", zero[0, -1, 0].item())
 
-# %% [markdown]
+
 # Train `one head` with both masks. So that it can find the *next* character among those after it,
 # each position adds a trained vector of its own, too (lesson `positions`). The loss by position in
 # the window:
-
-
-# %%
 def with_positions(f: nn.Module) -> nn.Module:
     """Return the model x + f(x) on characters and positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
@@ -146,7 +128,7 @@ table("loss on val", by_position, ["positions 0-14", "position 15", "mean"])
 for name, text in written.items():
     print(f"{name}: {text!r}")
 
-# %% [markdown]
+
 # The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
 # last. There it sees nothing of the future and has learned nothing else: 2.58 nats. A low loss is
 # no proof; when the model writes, every position is the last, and it writes nonsense.
@@ -160,9 +142,6 @@ for name, text in written.items():
 # ```
 #
 # 2. Write the mask of a padded batch.
-
-
-# %%
 def padding_mask(lengths: Tensor, T: int) -> Tensor:
     """Return (B, 1, T): True where the key is before lengths[b]."""
 
@@ -170,7 +149,8 @@ def padding_mask(lengths: Tensor, T: int) -> Tensor:
 wanted = torch.tensor([[[1, 1, 0, 0]], [[1, 1, 1, 1]]])
 check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. "boolean mask = additive mask" fails: `Head` has a mask of its own. Position 0 may now attend
 #    to nothing, so its weights become equal, over the future, too.
 #

@@ -1,13 +1,10 @@
 """The lesson `model`. From: Karpathy; GPT-2 (Radford et al. 2019), section 2.3."""
 
-# %% [markdown]
 # All parts are known; the model puts them in a row. The id of a character selects a row of a table,
 # its **token embedding**, and its position a row of another. Their sum begins the residual stream,
 # which runs through the blocks and a last LayerNorm. A linear layer, the **head** of the model (not
 # a head of attention), turns the C channels of each position into V logits, one for each character
 # that could be next.
-
-# %%
 import math
 
 import torch
@@ -15,18 +12,13 @@ from torch import Tensor, nn
 
 from gpt.lessons.ladder import loss_of
 from gpt.lessons.render import check, check_differ, table
-from gpt.lessons.textbook import (
-    FeedForward,
-    MultiHeadAttention,
-    TextbookBlock,
-    TextbookGPT,  # shown
-)
+from gpt.lessons.textbook import TextbookBlock
 
-# %% [markdown]
-# ## Shapes
-
-# %%
 B, T, C, H, V = 2, 7, 15, 3, 11
+
+from gpt.lessons.textbook import TextbookGPT  # shown
+
+# ## Shapes
 torch.manual_seed(1337)
 model = TextbookGPT(V, T, C, H, n_layer=2)
 ids = torch.randint(V, (B, T))
@@ -36,65 +28,44 @@ print("embedded", tuple(x.shape), "in (B, T, C)")
 print("after the blocks", tuple(model.blocks(x).shape), "in (B, T, C)")
 print("logits", tuple(model(ids).shape), "in (B, T, V)")
 
-# %% [markdown]
 # ## Before training
 # The loss of a new model is about ln V: its logits are small, so all characters are almost equally
 # likely. If it is far above, the initial weights are wrong.
-
-# %%
 big = TextbookGPT(65, T=64, C=128, H=4, n_layer=4)
 texts = torch.randint(65, (16, 65))
 loss = loss_of(big, texts[:, :-1], texts[:, 1:])
 table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 
-# %% [markdown]
 # The last position knows all characters, the first only itself:
-
-# %%
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
-check(
-    "a later character changes no earlier logits",
-    model(changed)[:, :-1],
-    model(ids)[:, :-1],
-)
+before, after = model(ids), model(changed)
+check("a later character changes no earlier logits", after[:, :-1], before[:, :-1])
 changed = ids.clone()
 changed[:, 0] = (ids[:, 0] + 1) % V
-check_differ(
-    "an earlier character changes later logits",
-    model(changed)[:, -1],
-    model(ids)[:, -1],
-)
+after = model(changed)
+check_differ("an earlier character changes later logits", after[:, -1], before[:, -1])
 
-# %% [markdown]
 # ## How many parameters?
 # In each block attention has 4 C C + C (q, k, v and the projection with a bias), the MLP 8 C C + 5
 # C, the two LayerNorms 4 C: 12 C C + 10 C. The embeddings have (V + T) C, the head V C, and the
 # last LayerNorm 2 C.
-
-# %%
 count = sum(p.numel() for p in big.parameters())
 print(f"V 65, T 64, C 128, 4 blocks: {count:,} parameters")
 
-# %% [markdown]
 # ## The same model in this program
 # `gpt train --config classic` trains this architecture. With copied weights the logits are equal.
 # (A new model of `classic` begins with a head and projections of 0, so that its loss is exactly ln
 # V.)
-
-# %%
 from gpt.config.load import load_config
 from gpt.model.transformer import GPT
 
 production = GPT(load_config("classic").model, 65).eval()
 production.load_state_dict(big.state_dict())
-check(
-    "TextbookGPT = production",
-    big(texts[:, :64]),
-    production(texts[:, :64]),
-)
+inputs = texts[:, :64]
+check("TextbookGPT = production", big(inputs), production(inputs))
 
-# %% [markdown]
+
 # `gpt explain textbook --write textbook.py` writes this model with its training as one program that
 # needs torch alone.
 #
@@ -112,16 +83,14 @@ check(
 # ```
 #
 # 2. Count the parameters by a formula.
-
-
-# %%
 def parameters(V: int, T: int, C: int, n_layer: int) -> int:
     """Return the number of parameters of TextbookGPT."""
 
 
 check("parameters = the count", parameters(65, 64, 128, 4), count)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. On the character itself and its position only: a bigram model that has positions. "an earlier
 #    character changes later logits" and "TextbookGPT = production" fail.
 #

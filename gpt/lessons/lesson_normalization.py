@@ -1,13 +1,10 @@
 """The lesson `normalization`. From: BatchNorm (arXiv:1502.03167), LayerNorm (arXiv:1607.06450)."""
 
-# %% [markdown]
 # Through many layers numbers become too large, too small or off centre. To **normalise** is to
 # subtract the mean and to divide by the standard deviation (the root of the variance). The question
 # is: over which numbers? Here are 32 examples (rows) of 100 channels (columns). **BatchNorm**
 # normalises each column, a channel over all examples. **LayerNorm** normalises each row, an example
 # over its channels.
-
-# %%
 import torch
 from torch import Tensor, nn
 
@@ -62,18 +59,15 @@ outputs = {"x": x, "BatchNorm": batch_norm(x), "LayerNorm": layer_norm(x)}
 rows = {}
 for name, y in outputs.items():
     rows[name] = [y[:, 0].mean(), y[:, 0].std(), y[0].mean(), y[0].std()]
-table("of column 0 and of row 0", rows, ["col mean", "std", "row mean", "std"])
+table("column 0 and row 0", rows, ["col mean", "std", "row mean", "std"])
 
-# %% [markdown]
 # A language model uses LayerNorm: an example must not depend on the others in its batch, nor a
 # position on those after it.
-
-# %%
 two, of_all = BatchNorm(100)(x[:2]), BatchNorm(100)(x)[:2]
-check("LayerNorm: alone = in its batch", layer_norm(x[:1]), layer_norm(x)[:1])
+check("LayerNorm: alone = in batch", layer_norm(x[:1]), layer_norm(x)[:1])
 check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 
-# %% [markdown]
+
 # **gamma** and **beta**, a number for each channel, let training choose another deviation and mean.
 # **eps** is added to the variance: without it a row of equal numbers would become 0 / 0, NaN.
 #
@@ -82,16 +76,14 @@ check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 # own: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, for no gradient should flow
 # through it. Without `no_grad`, autograd would keep what every batch computed (its **graph**), and
 # `backward` in evaluation would raise an error:
-
-
-# %%
 class LeakyNorm(BatchNorm):
     """The same without `torch.no_grad()`."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x (B, C)."""
         if self.training:
-            self.running_mean = 0.9 * self.running_mean + 0.1 * x.mean(dim=0)
+            mean = x.mean(dim=0)
+            self.running_mean = 0.9 * self.running_mean + 0.1 * mean
         return x - self.running_mean
 
 
@@ -102,16 +94,13 @@ for norm in (BatchNorm(100), LeakyNorm(100)):
     kept = norm.running_mean.requires_grad
     try:
         norm(inputs).sum().backward()
-        outcome = "works"
+        outcome = "backward works"
     except RuntimeError as error:
-        outcome = str(error)[:46]
-    print(f"{type(norm).__name__}: keeps a graph: {kept}; backward: {outcome}")
+        outcome = str(error)[:36]
+    print(f"{type(norm).__name__}: keeps a graph: {kept}; {outcome}")
 
-# %% [markdown]
 # Running statistics are not in `parameters()`: they are not trained. Against torch, whose layers
 # divide by n (`correction=0`):
-
-# %%
 ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
 check("BatchNorm = torch's, in training", ours(x), theirs(x))
 ours.training = False
@@ -121,7 +110,7 @@ biased = RowNorm(100, correction=0)(x)
 check("LayerNorm = torch's", biased, nn.LayerNorm(100)(x))
 print("trained:", [tuple(p.shape) for p in ours.parameters()])
 
-# %% [markdown]
+
 # ## Exercises
 # 1. Let `correction` be 0 by default. What becomes of the last number of the first table?
 #
@@ -131,9 +120,6 @@ print("trained:", [tuple(p.shape) for p in ours.parameters()])
 # ```
 #
 # 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: no mean, no beta.
-
-
-# %%
 def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     """Divide each row of x (..., C) by the root of its mean square."""
 
@@ -141,7 +127,8 @@ def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
 expected = nn.functional.rms_norm(x, (100,), eps=1e-5)
 check("rms_norm = torch's", rms_norm(x), expected)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. It becomes 1.0050 = sqrt(100 / 99): x is divided by the root of the squares over 100, and `std`
 #    in the table divides by 99.
 #

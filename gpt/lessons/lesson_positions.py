@@ -1,23 +1,13 @@
 """The lesson `positions`. From: Karpathy; arXiv:1706.03762, section 3.5."""
 
-# %% [markdown]
 # A head computes its weights from what the characters are, not from where they are: to attention
 # the past is a **set**. With the past in another order, the last output is the same. Without a
 # mask, attention is **permutation equivariant**: permuted inputs give permuted outputs.
-
-# %%
 import torch
 from torch import Tensor, nn
 
 from gpt.lessons import ladder
-from gpt.lessons.ladder import (
-    AveragedValues,
-    Head,
-    Residual,
-    SmallModel,
-    attend,
-    climb,
-)
+from gpt.lessons.ladder import AveragedValues, Head, Residual, SmallModel
 from gpt.lessons.render import check, check_differ, heat_map, table
 from gpt.lessons.textbook import MultiHeadAttention
 
@@ -27,29 +17,23 @@ B, T, C = x.shape
 head = Head(C, 5)
 order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last stays the last
 check("last output, past permuted", head(x[:, order])[:, -1], head(x)[:, -1])
-free, _ = attend(x, x, x)  # no mask; q = k = v = x
-check("no mask: permuted", attend(*[x[:, order]] * 3)[0], free[:, order])
+free, _ = ladder.attend(x, x, x)  # no mask; q = k = v = x
+check("no mask: permuted", ladder.attend(*[x[:, order]] * 3)[0], free[:, order])
 
-# %% [markdown]
 # But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
 # **position embedding**, which is added to x. In GPT-2 and in this project's config `classic` it is
 # trained, as the embedding of the characters is: a table of T rows.
-
-# %%
 from gpt.lessons.ladder import AddPositions  # shown
 
 add = AddPositions(T, C)
 in_order, permuted = head(add(x))[:, -1], head(add(x[:, order]))[:, -1]
 check_differ("last output with positions: in order, permuted", in_order, permuted)
 
-# %% [markdown]
+
 # ## Positions that need no training
 # The first transformer had **sinusoidal** positions. Channels 2i and 2i + 1 are the sine and the
 # cosine of $t / 10000^{2i/C}$: a clock hand that turns with t. The first hand is the fastest. The
 # dot product of two positions depends only on how far apart they are:
-
-
-# %%
 def sinusoids(T: int, C: int) -> Tensor:
     """Return fixed position vectors (T, C); C is even."""
     frequencies = 10000 ** (-torch.arange(0, C, 2) / C)  # (C / 2,)
@@ -62,7 +46,6 @@ products = fixed @ fixed.T
 heat_map("dot products of sinusoidal positions", products)
 check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 
-# %% [markdown]
 # Both kinds are **absolute**: they say where a character is. **Relative** positions say how far
 # apart query and key are; most models now use rotary positions (lesson `recipe`). (A decoder of
 # several layers can learn without positions, arXiv:2203.16634: the causal mask gives each position
@@ -73,9 +56,6 @@ check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 # positions.
 
 
-# %%
-
-
 def with_positions(f: nn.Module) -> nn.Module:
     """Return the model x + f(x) on characters and positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
@@ -83,17 +63,14 @@ def with_positions(f: nn.Module) -> nn.Module:
 
 V = len(ladder.python_docs()[2])
 rows = {"four heads, positions": lambda: with_positions(MultiHeadAttention(64, 4, 16))}
-losses = climb(rows, STEPS)
+losses = ladder.climb(rows, STEPS)
 _, values = ladder.fit(lambda: with_positions(AveragedValues(64)), STEPS)
 _, one = ladder.fit(lambda: with_positions(Head(64, 64)), STEPS)
 without = losses["average of values"], losses["one head"]
-pairs = {
-    "average of values": [without[0], values],
-    "one head": [without[1], one],
-}
+pairs = {"average of values": [without[0], values], "one head": [without[1], one]}
 table("loss on val", pairs, ["no positions", "positions"])
 
-# %% [markdown]
+
 # An average cannot use positions: its weights are equal wherever a character is, and the vectors of
 # the positions only add noise. Attention can: a query can look for a place, such as the previous
 # character. So the average does not gain from positions, and the head gains 0.19.
@@ -108,16 +85,14 @@ table("loss on val", pairs, ["no positions", "positions"])
 # ```
 #
 # 2. Write one number of `sinusoids`.
-
-
-# %%
 def sinusoid(t: int, channel: int, C: int) -> float:
     """Return sinusoids(T, C)[t, channel] for an even channel."""
 
 
 check("sinusoid = the table", sinusoid(5, 4, 16), fixed[5, 4])
 
-# %% [markdown] answer
+# Answers
+#
 # 1. No: the same vector everywhere says nothing about where a character is. "last output with
 #    positions: in order, permuted" fails.
 #

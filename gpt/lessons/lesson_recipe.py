@@ -1,14 +1,11 @@
 """The lesson `recipe`. From: the papers named in each part."""
 
-# %% [markdown]
 # The textbook GPT, config `classic`, learns slowly. This project's other configs add ten parts.
 # (Parts 7 and 10 are off by default; `gpt train my.txt` sets them if they help.)
 #
 # **1. Rotary positions** (RoPE, arXiv:2104.09864; model.positions). Each pair of channels of a
 # query or key is rotated by an angle proportional to its position. The score of a query and a key
 # then depends on their **offset** only: how far apart they are, and which comes first.
-
-# %%
 import math
 
 import torch
@@ -20,7 +17,6 @@ from gpt.config.schema import ModelConfig
 from gpt.lessons.render import check, check_differ, heat_map, table
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.training.optimizer import orthogonalise
 
 
 def rotate(x: Tensor) -> Tensor:
@@ -43,13 +39,10 @@ rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
 rotated = rotary(query[None, None])[0, 0]
 check("rotate = production's", rotate(query), rotated)
 
-# %% [markdown]
+
 # **2. QK norm** (arXiv:2302.05442; model.qk_norm). Queries and keys are normalised to mean 0 and
 # variance 1. Their length is then sqrt(hs), and no score exceeds attention_scale sqrt(hs). One-hot
 # weights (lesson `scaling`) cannot come from growing queries any more.
-
-
-# %%
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return scores (T, T) of normalised queries and keys (T, hs)."""
     q = F.layer_norm(q, q.shape[-1:])
@@ -65,11 +58,8 @@ rows = {
 }
 table("largest |score|, hs 16, QK norm:", rows, ["q", "10 q", "100 q"])
 
-# %% [markdown]
 # **3. n-gram embeddings** (model.ngram). The embedding of a position is the sum of a row for its
 # own character and a row, of another table, for each of the characters just before it.
-
-# %%
 model = GPT(load_config("quickstart").model, 11).eval()
 ids = torch.randint(11, (2, 8))
 x = model.token_embedding(ids)
@@ -77,33 +67,21 @@ for distance, rows_before in enumerate(model.ngram_embeddings, start=1):
     x[:, distance:] += rows_before(ids[:, :-distance])
 check("these lines = production's embedding", x, model.embed(ids))
 
-# %% [markdown]
 # **4. Squared ReLU** (Primer, arXiv:2109.08668; model.activation): max(x, 0)^2 in the MLP instead
 # of GELU.
 #
 # **5. Zero initialisation.** The head and the last layer of each attention and MLP begin at 0: a
 # block adds nothing until it has learned to, and all characters are equally likely.
-
-# %%
 print("squared ReLU:", torch.tensor([-2.0, -1, 0, 1, 2]).relu() ** 2)
 check("a new block returns its input", model.blocks[0](x), x)
 loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
 check("a new model's loss = ln V", loss, math.log(11))
 
-# %% [markdown]
 # **6. Muon** (Jordan et al. 2024; train.optimizer) trains the matrices in blocks, AdamW the rest. A
 # few directions of a gradient are far longer than the others, which they would drown. If the
-# running mean of the gradient is U S V^T (its singular value decomposition), the step is U V^T: all
-# directions equally long. Polynomials compute it (arXiv:2505.16932).
-
-# %%
-gradient = torch.randn(24, 8) @ torch.diag(2.0 ** -torch.arange(8))
-U, _, Vt = torch.linalg.svd(gradient, full_matrices=False)
-matrices = {"gradient": gradient, "U V^T": U @ Vt, "Muon": orthogonalise(gradient[None])[0]}
-values = {name: torch.linalg.svdvals(matrix)[::2] for name, matrix in matrices.items()}
-table("singular values 1, 3, 5, 7", values)
-
-# %% [markdown]
+# gradient is U S V^T (its singular value decomposition), the step is about U V^T: all directions
+# equally long. Polynomials compute it (arXiv:2505.16932).
+#
 # **7. Token dropout** (model.character_dropout): in training, some input characters are dropped.
 # **8. Short windows first** (arXiv:2108.06084; train.first_window): most of what there is to learn
 # needs little context. **9. Epochs**: each pass over the text takes windows that do not overlap.
@@ -115,8 +93,6 @@ table("singular values 1, 3, 5, 7", values)
 # Means of three seeds (nats per character) on tinyshakespeare: config shakespeare_fast, 140 steps,
 # one part left out. With all parts it is 1.863; the README's 1.867 is seed 1337 alone. Such a short
 # run shows only what helps early (scripts/experiments.md).
-
-# %%
 LOSS_WITH_ALL = 1.863  # nats per character
 LEAVE_ONE_OUT = {  # without a part (in brackets: its replacement)
     "rotary positions (learned)": 1.938,
@@ -131,7 +107,7 @@ LEAVE_ONE_OUT = {  # without a part (in brackets: its replacement)
 for part, loss in LEAVE_ONE_OUT.items():
     print(f"{part:<28}{loss:.3f}  brings {loss - LOSS_WITH_ALL:6.3f}")
 
-# %% [markdown]
+
 # ## Exercises
 # 1. Do not normalise q. What does the row 'with' of the scores show?
 #
@@ -140,9 +116,6 @@ for part, loss in LEAVE_ONE_OUT.items():
 # ```
 #
 # 2. Write the n-gram embedding for one character before.
-
-
-# %%
 def embed_pairs(own: Tensor, before: Tensor, ids: Tensor) -> Tensor:
     """Return own[ids], plus before[ids] one position later, (T, C)."""
 
@@ -153,7 +126,8 @@ for t in range(1, 8):
     expected[t] += tables[1][ids[0, t - 1]]
 check("embed_pairs = a loop", embed_pairs(*tables, ids[0]), expected)
 
-# %% [markdown] answer
+# Answers
+#
 # 1. The scores grow with the queries, and nothing bounds them: the last number is 100 times the
 #    first.
 #

@@ -1,6 +1,5 @@
 """The lesson `scaling`. From: Karpathy, "Let's build GPT"; arXiv:1706.03762, section 3.2.1."""
 
-# %% [markdown]
 # A score is a dot product: a sum of hs products. The more terms a sum has, the larger it becomes.
 # **Variance** is the mean squared distance from the mean. If queries and keys are random numbers of
 # variance 1, each product has variance 1, and variances of independent numbers add up: q . k has
@@ -8,8 +7,6 @@
 # divide the variance by hs, divide by sqrt(hs):
 #
 # $$Var(x / c) = Var(x) / c^2$$
-
-# %%
 import torch
 from torch import Tensor
 
@@ -27,7 +24,6 @@ table("variance", {"": variances}, ["q", "k", "q.k", "q.k / sqrt(hs)"])
 check("Var(q.k / 4) = Var(q.k) / 16", scaled.var(), raw.var() / 16)
 
 
-# %%
 def variance_of_products(dimension: int) -> list[Tensor]:
     """Return the variances of q.k, and scaled, over 1,000 pairs."""
     q, k = torch.randn(2, 1000, dimension)
@@ -40,34 +36,25 @@ rows = torch.tensor([variance_of_products(d) for d in dimensions]).T
 by_dimension = {"q.k": rows[0], "scaled": rows[1]}
 table("variance of 1,000 pairs, by dimension", by_dimension, dimensions)
 
-# %% [markdown]
 # The notebook has a slip here: it once divides by d instead of sqrt(d). Then the variance is 1 / d:
 # the larger the head, the smaller its scores, and all weights become alike: an average again.
-
-# %%
 slip = [(raw / hs).var(), 1 / hs]
 table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 
-# %% [markdown]
 # ## What large scores do
 # Softmax takes exp of the scores, and exp widens differences: the ratio of two weights is exp of
 # the difference of their scores. Five scores, times 1, 8 and 32:
-
-# %%
 scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
 names = ["scores", "8 x scores", "32 x scores"]
 weights = {name: (n * scores).softmax(-1) for name, n in zip(names, (1, 8, 32), strict=True)}
 table("softmax", weights)
 
-# %% [markdown]
+
 # The last row is nearly **one-hot**: one weight is 1, the others 0. Then each position takes
 # information from a single other one only, and is overconfident in it. And it can hardly learn
 # better. The **Jacobian** of softmax says how each weight w changes with each score: diag(w) - w
 # w^T. The gradient that reaches the scores, and through them queries and keys, is a product with
 # it. For one-hot weights it is almost 0, although the weights may be wrong:
-
-
-# %%
 def jacobian(scores: Tensor) -> Tensor:
     """Return how weight i (row) changes with score j (column)."""
     w = scores.softmax(dim=-1)
@@ -79,13 +66,10 @@ table("length of the Jacobian", {"": norms}, names)
 autograd = torch.func.jacrev(lambda s: s.softmax(-1))(scores)
 check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
-# %% [markdown]
+
 # So training with sharp weights is unstable: a key that gets ahead by chance takes all, and the
 # others get no gradient. Here the weights should find key 0, whose value is 1 (the other values are
 # 0), and they begin on key 4. 100 steps against the gradient:
-
-
-# %%
 def learn(start: Tensor) -> float:
     """Move scores so that the weighted sum of values nears 1; return w_0."""
     s, value = start.clone().requires_grad_(), torch.eye(5)[0]
@@ -99,23 +83,9 @@ def learn(start: Tensor) -> float:
 learned = [learn(n * scores) for n in (1, 8, 32)]
 table("weight of key 0 after 100 steps", {"": learned}, names)
 
-# %% [markdown]
-# The **entropy** of weights says how undecided they are: $-\sum w \log_2 w$, in **bits**. It is 0
-# if one-hot and log2(n) if all n weights are equal. A new head should begin undecided, and become
-# as sharp as is useful by training. Scores of variance 1 do that at any head size.
 
-
-# %%
-def entropy(w: Tensor) -> Tensor:
-    """Return the entropy (...) in bits of weights (..., n)."""
-    return torch.special.entr(w).sum(dim=-1) / torch.tensor(2.0).log()
-
-
-bits = [entropy(w) for w in weights.values()]
-table("entropy (bits; at most log2(5) = 2.3219)", {"": bits}, names)
-
-# %% [markdown]
-# The order in the code is: scale, mask, softmax.
+# A new head should begin undecided, and become as sharp as is useful by training. Scores of
+# variance 1 do that at any head size. The order in the code is: scale, mask, softmax.
 #
 # ## Exercises
 # 1. Double the queries. What are the variances of q, of q.k and of the scaled scores?
@@ -126,16 +96,14 @@ table("entropy (bits; at most log2(5) = 2.3219)", {"": bits}, names)
 # ```
 #
 # 2. Write softmax.
-
-
-# %%
 def my_softmax(scores: Tensor) -> Tensor:
     """Return softmax of scores (..., n) along the last dimension."""
 
 
 check("my_softmax = torch's", my_softmax(raw), raw.softmax(dim=-1))
 
-# %% [markdown] answer
+# Answers
+#
 # 1. Four times as large: 4.1798, 69.8762 and 4.3673. Dividing by sqrt(hs) corrects for the size of
 #    the head, not for large queries. QK norm (lesson `recipe`) corrects for those.
 #

@@ -1,6 +1,5 @@
 """The lesson `training`. From: Karpathy; Adam (arXiv:1412.6980)."""
 
-# %% [markdown]
 # All rows of the ladder were trained by one loop: draw, loss, backward, step (lesson `counting`).
 # This lesson opens the step.
 #
@@ -12,8 +11,6 @@
 # `rate`, whatever the size of g. Both means begin at 0, so they are too small at first; dividing by
 # 1 - 0.9^n corrects for that. (**AdamW**, which `gpt train` uses, also makes each weight a little
 # smaller at each step: **weight decay**.)
-
-# %%
 import math
 
 import torch
@@ -60,15 +57,12 @@ for _ in range(5):
     torchs.zero_grad()
 check("5 steps: AdamByHand = torch's Adam", ours, theirs)
 
-# %% [markdown]
+
 # ## Warmup and clipping
 # In the first steps Adam's means are uncertain, and a full step may throw a model far off.
 # **Warmup** lets the rate rise from
 # 0. **Clipping** shortens a gradient whose length over all parameters is above 1, as after an
 #    unusual batch. Then the rate falls to 0, so that the last steps are small.
-
-
-# %%
 def rate_at(step: int, steps: int, peak: float, warmup: int) -> float:
     """Rise in `warmup` steps, then fall to 0."""
     return peak * min((step + 1) / (warmup + 1), 1 - step / steps)
@@ -101,7 +95,7 @@ for peak in (0.01, 0.1):
 columns = ["neither", "warmup", "warmup, clipping"]
 table("one block: loss on val", by_rate, columns)
 
-# %% [markdown]
+
 # At a rate of 0.01 this small model needs neither. At 0.1 warmup gains 0.27, and clipping nothing.
 # Larger models and unusual batches need both; they cost almost nothing, so `gpt train` has both.
 #
@@ -116,9 +110,6 @@ table("one block: loss on val", by_rate, columns)
 # ```
 #
 # 2. Write clipping.
-
-
-# %%
 def clipped(gradient: Tensor, longest: float) -> Tensor:
     """Return gradient (n,), shortened if its length is above `longest`."""
 
@@ -128,7 +119,8 @@ after = [clipped(g, 1.0) for g in both]
 check("a long gradient", after[0], torch.tensor([0.6, 0.8]))
 check("a short gradient", after[1], both[1])
 
-# %% [markdown] answer
+# Answers
+#
 # 1. "5 steps: AdamByHand = torch's Adam" fails: `backward` adds to the gradients that are there, so
 #    each step uses the sum of all gradients so far.
 #

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpt.device import computing_with
-from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
+from gpt.lessons import LESSONS
 
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
@@ -51,20 +52,16 @@ def read_lesson(name: str, run: str | None = None, text: str | None = None) -> l
     source = source.replace("RUN = None", f"RUN = {run!r}").replace(
         "TEXT = None", f"TEXT = {text!r}"
     )
+    docstring, body = source[3:].split('"""\n', 1)
     cells = [Cell("markdown", f"# {name}: {LESSONS[name]}")]
-    for part in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
-        title, _, body = part.partition("\n")
-        if "[markdown]" in title:
-            kind = "answer" if "answer" in title else "markdown"
-            cells.append(
-                Cell(
-                    kind,
-                    re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip(),
-                )
-            )
-        else:
-            cells.append(Cell("code", SHOWN.sub(_sources, body).strip()))
-    docstring = source[3 : source.index('"""', 3)]
+    for is_prose, lines in groupby(body.splitlines(), lambda line: line.startswith("#")):
+        text = "\n".join(lines).strip()
+        if is_prose:
+            text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
+            kind = "answer" if text.startswith("Answers") else "markdown"
+            cells.append(Cell(kind, text.removeprefix("Answers").strip()))
+        elif text:
+            cells.append(Cell("code", SHOWN.sub(_sources, text)))
     return [*cells, Cell("markdown", docstring.partition("`. ")[2])]
 
 
@@ -156,29 +153,6 @@ def to_program(cells: list[Cell], *, answer: bool) -> str:
             lines = "\n".join(f"# {line}".rstrip() for line in cell.text.splitlines())
             parts.append(f"# %% [markdown]\n{lines}\n")
     return "\n".join(parts)
-
-
-def to_file(
-    name: str,
-    ending: str,
-    run: str | None,
-    text: str | None,
-    *,
-    answer: bool,
-) -> str:
-    """Return the lesson `name`, or the textbook program, as the text of a .py or .ipynb file."""
-    if name == TEXTBOOK:
-        return Path(__file__).with_name("textbook.py").read_text("utf-8")
-    cells = read_lesson(name, run, text)
-    return to_notebook(cells) if ending == ".ipynb" else to_program(cells, answer=answer)
-
-
-def following(name: str) -> str:
-    """Return a sentence that names the lesson after `name`, and the lesson's file."""
-    names = [*LESSONS, FOLLOW]
-    after = names[names.index(name) + 1]
-    command = "gpt attend, with one of your runs" if name == FOLLOW else f"gpt explain {after}"
-    return f"code: gpt/lessons/lesson_{name}.py; next: {command}"
 
 
 # --- what lessons print ---
