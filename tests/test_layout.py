@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "status", "files", "lazy", "seeds", "control_groups", "memory", "device",
     "cuda_graph", "distributed", "signals", "config", "text", "tables", "model", "runs", "sampling",
-    "evaluation", "inspection", "training", "recipe", "export", "serve", "lessons", "api",
+    "evaluation", "inspection", "training", "recipe", "export", "serve", "api", "lessons",
     "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
