@@ -56,7 +56,7 @@ def load(content: bytes, **data: Any) -> Corpus:
 
 
 @given(text=lines, size=st.integers(1, 5))
-def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None:
+def test_line_ends_become_LF_wherever_a_chunk_ends(text, size):
     """A CR at the end of a chunk and the LF at the start of the next are one line end."""
     normalizer = Normalizer(DataConfig())
     read = b"".join(normalizer(chunk.encode() for chunk in cut(text, size))).decode()
@@ -68,9 +68,7 @@ def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None
 @pytest.mark.parametrize("form", ["none", "NFC", "NFD", "NFKC"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @given(text=words, size=st.integers(1, 5))
-def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(
-    text: str, size: int, form: Any, lowercase: bool
-) -> None:
+def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(text, size, form, lowercase):
     """An accent in the next chunk composes with this one's letter; a final sigma has no next."""
     data = DataConfig(normalize=form, lowercase=lowercase, newlines="keep")
     read = b"".join(Normalizer(data)(chunk.encode() for chunk in cut(text, size))).decode()
@@ -80,7 +78,7 @@ def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(
     assert read == normalized(text, data)
 
 
-def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_text_from_windows_is_the_same_corpus(caplog):
     """Its CR were learnt as characters, and stood in every sample."""
     caplog.set_level("INFO", "gpt")
     unix = load(b"ab\ncd\n\nef\n" * 7)
@@ -109,13 +107,13 @@ def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture
         '{"characters": "ab", "unknown": 3}',
     ],
 )
-def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:
+def test_a_vocabulary_file_that_is_none_is_refused(content):
     with pytest.raises(CheckpointError, match="not a vocabulary"):
         Vocabulary.from_json(content)
 
 
 @given(text=any_text, size=st.integers(1, 300))
-def test_chunks_of_utf8_are_encoded_as_their_characters_are(text: str, size: int) -> None:
+def test_chunks_of_utf8_are_encoded_as_their_characters_are(text, size):
     for more in ("", "abc", "".join(map(chr, range(0x4E00, 0x4E00 + size)))):
         for vocabulary in (Vocabulary.of(text + more), BYTES):
             ids = vocabulary.encode_utf8(text.encode())
@@ -124,7 +122,7 @@ def test_chunks_of_utf8_are_encoded_as_their_characters_are(text: str, size: int
 
 
 @given(text=any_text)
-def test_every_kind_of_vocabulary_gives_a_text_back(text: str) -> None:
+def test_every_kind_of_vocabulary_gives_a_text_back(text):
     for vocabulary in (BYTES, Vocabulary.of(text)):
         assert vocabulary.decode(vocabulary.encode(text)) == text
         assert len(vocabulary.names) == len(vocabulary)
@@ -140,9 +138,7 @@ def test_every_kind_of_vocabulary_gives_a_text_back(text: str) -> None:
     size=st.integers(1, 7),
     vocabulary=st.sampled_from(["characters", "bytes"]),
 )
-def test_a_corpus_holds_every_character_of_the_text(
-    texts: list[str], size: int, vocabulary: str
-) -> None:
+def test_a_corpus_holds_every_character_of_the_text(texts, size, vocabulary):
     data = DataConfig(newlines="keep", separator="¶", vocabulary=vocabulary)
     text = "¶".join(texts)
     corpus = load_corpus(source_of(*(cut(text, size) for text in texts)), data)
@@ -155,7 +151,7 @@ def test_a_corpus_holds_every_character_of_the_text(
     assert corpus.val_bytes == len(text[at:].encode())
 
 
-def test_a_text_of_its_own_can_be_val() -> None:
+def test_a_text_of_its_own_can_be_val():
     """Its characters are in the vocabulary, too."""
     corpus = load_corpus(source_of(["abc" * 7]), val_source=source_of(["xaé" * 3]))
     assert corpus.vocabulary.characters == "abcxé"
@@ -165,12 +161,12 @@ def test_a_text_of_its_own_can_be_val() -> None:
     assert corpus.sha256 != load_corpus(source_of(["abc" * 7 + "xaé" * 3])).sha256
 
 
-def test_a_part_of_the_text_can_be_val() -> None:
+def test_a_part_of_the_text_can_be_val():
     corpus = load(b"0123456789" * 3, val_fraction=0.3)
     assert corpus.vocabulary.decode(corpus.val) == "123456789"
 
 
-def test_whole_documents_can_be_val() -> None:
+def test_whole_documents_can_be_val():
     texts = ["".join(chr(0x61 + i) for _ in range(5 + i)) for i in range(20)]
     data, chosen = DataConfig(split="documents", separator="|", val_fraction=0.2), set()
     for seed in range(5):
@@ -190,7 +186,7 @@ def test_whole_documents_can_be_val() -> None:
 
 
 @given(texts=st.lists(st.text("ab\n\ré"), min_size=1, max_size=4), size=st.integers(1, 4))
-def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts: list[str], size: int) -> None:
+def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts, size):
     data = DataConfig(documents="lines", separator="--", split="documents", newlines="keep")
     source = source_of(*(cut(text, size) for text in texts))
     oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
@@ -203,7 +199,7 @@ def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts: list[str], si
         assert text == "--".join(filter(None, kept))
 
 
-def test_lines_can_be_held_out() -> None:
+def test_lines_can_be_held_out():
     """Bug: for a text of one line, data.documents=lines was advised, also where it was set."""
     content = "".join(f"{i:04}\n" for i in range(500)).encode()
     whole = load(content, documents="lines")
@@ -221,7 +217,7 @@ def test_lines_can_be_held_out() -> None:
             load(b"one line " * 99, split="documents", documents=documents)
 
 
-def test_a_vocabulary_that_is_given_is_used() -> None:
+def test_a_vocabulary_that_is_given_is_used():
     given_ = Vocabulary("abcd")
     assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]
     with pytest.raises(
@@ -230,7 +226,7 @@ def test_a_vocabulary_that_is_given_is_used() -> None:
         load_corpus(source_of(["cüabx"]), vocabulary=given_)
 
 
-def test_what_is_kept_is_for_one_way_of_reading() -> None:
+def test_what_is_kept_is_for_one_way_of_reading():
     """The hash of the text alone was the key: with another vocabulary the ids were wrong."""
     ways: list[dict[str, Any]] = [{}, {"vocabulary": "bytes"}, {"lowercase": True}]
     ways += [{"newlines": "keep"}, {"val_fraction": 0.5}, {"normalize": "NFKC"}]
@@ -248,7 +244,7 @@ def kept() -> Path:
     return path
 
 
-def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
+def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it():
     load(b"abcabc")
     before = kept().stat().st_mtime_ns
     load(b"abcabc")
@@ -257,7 +253,7 @@ def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_
     assert kept().stat().st_mtime_ns > before  # in place of the old ids
 
 
-def test_a_damaged_cache_is_written_anew() -> None:
+def test_a_damaged_cache_is_written_anew():
     """Changed ids were once trained on, under the hash of the text."""
     load(b"abcabc")
     ids, record = kept(), kept().with_name("corpus.json")
@@ -273,7 +269,7 @@ def test_a_damaged_cache_is_written_anew() -> None:
 
 
 @pytest.mark.parametrize("second", ["abd", "ab", "abcc", "acb", "", "é"])
-def test_a_text_that_changes_while_it_is_read_is_told(second: str) -> None:
+def test_a_text_that_changes_while_it_is_read_is_told(second):
     """A text cut short between its two readings was once kept, padded, under its old hash."""
     path, contents = Path("text.txt"), iter([b"abc", second.encode()])
     path.write_bytes(b"abc")
@@ -289,7 +285,7 @@ def test_a_text_that_changes_while_it_is_read_is_told(second: str) -> None:
     ).characters
 
 
-def test_two_that_prepare_the_same_text_do_not_collide() -> None:
+def test_two_that_prepare_the_same_text_do_not_collide():
     """The second waits for the first, and finds its ids."""
     path, first_reads, go_on = Path("text.txt"), threading.Event(), threading.Event()
     path.write_bytes(b"abcabc")
@@ -318,9 +314,7 @@ def test_two_that_prepare_the_same_text_do_not_collide() -> None:
 
 
 @pytest.mark.parametrize(("T", "fraction"), [(1, 0.1), (8, 0.1), (110, 0.1), (13, 0.9), (7, 0.37)])
-def test_a_short_text_is_told_the_number_of_characters_that_are_needed(
-    T: int, fraction: float
-) -> None:
+def test_a_short_text_is_told_the_number_of_characters_that_are_needed(T, fraction):
     """Bug: it was "some thousands", a smaller model.T, or an OverflowError during training."""
     with pytest.raises(TextError) as caught:
         load(b"a", val_fraction=fraction).check_fits(T)
@@ -332,7 +326,7 @@ def test_a_short_text_is_told_the_number_of_characters_that_are_needed(
         load(b"a" * (needed - 1), val_fraction=fraction).check_fits(T)
 
 
-def test_T_must_fit_into_the_shorter_split(gpt: Any) -> None:
+def test_T_must_fit_into_the_shorter_split(gpt):
     corpus = load(b"ab" * 555)  # 999 train, 111 val
     with pytest.raises(
         TextError, match=r"\(111 char.* model\.T = 111; .*, or model\.T=110 or less"

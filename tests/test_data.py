@@ -51,7 +51,7 @@ def write(text: str, name: str = "text.txt") -> str:
 
 
 @given(text=any_text.filter(len) | words, size=st.integers(1, 7))
-def test_characters_are_counted_and_found_wherever_a_part_ends(text: str, size: int) -> None:
+def test_characters_are_counted_and_found_wherever_a_part_ends(text, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(characters, "PART_IDS", size)
         found = counted(text)
@@ -64,7 +64,7 @@ def test_characters_are_counted_and_found_wherever_a_part_ends(text: str, size: 
     assert found.bytes == len(text.encode())
 
 
-def test_rare_characters_are_listed_with_their_name_and_place() -> None:
+def test_rare_characters_are_listed_with_their_name_and_place():
     text = PANGRAM * 11 + "a line\nwith a ж in it\n"
     total, (found, *others) = rare_characters(counted(text))
     assert (found.text, found.name, found.count) == ("ж", "U+0436 CYRILLIC SMALL LETTER ZHE", 1)
@@ -90,9 +90,7 @@ DIRTY = {  # a text, and the kind and the findings in it
 
 @pytest.mark.parametrize("size", [2, 1000])
 @pytest.mark.parametrize("text", DIRTY)
-def test_what_is_suspicious_is_counted_by_kind(
-    text: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_suspicious_is_counted_by_kind(text, size, monkeypatch):
     monkeypatch.setattr(characters, "PART_IDS", size)
     kind, expected = DIRTY[text]
     by_kind = {suspicion.kind: suspicion for suspicion in find_suspicious(counted(text))}
@@ -114,7 +112,7 @@ def test_what_is_suspicious_is_counted_by_kind(
         "吾輩は猫である。名前はまだ無い。我们都是中国人，今天天气很好。" * 5,
     ],
 )
-def test_texts_in_order_are_not_suspicious(text: str) -> None:
+def test_texts_in_order_are_not_suspicious(text):
     assert find_suspicious(counted(text)) == []
 
 
@@ -136,7 +134,7 @@ FRENCH = "L’été dernier, j’ai vu un élève très doué — où ça ? à l
         (RUSSIAN, "cp1251", "latin-1"),
     ],
 )
-def test_a_text_decoded_in_a_wrong_encoding_is_found(text: str, written: str, read: str) -> None:
+def test_a_text_decoded_in_a_wrong_encoding_is_found(text, written, read):
     """Bug: a French text of an old Macintosh was not recognised as damaged."""
     found = find_suspicious(counted(text.encode(written).decode(read, "replace")))
     (mojibake,) = (suspicion for suspicion in found if suspicion.kind == "mojibake")
@@ -158,9 +156,7 @@ def random_text(size: int, seed: int) -> str:
 
 
 @pytest.mark.parametrize("size", [7, 2**20])
-def test_lines_of_val_that_train_has_are_found_wherever_a_part_ends(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_val_that_train_has_are_found_wherever_a_part_ends(size, monkeypatch):
     monkeypatch.setattr(text_report, "TRAIN_PART_IDS", size)
     lines = [random_text(211, seed).replace("\n", " ") for seed in range(40)] + ["Ann", ""]
     twice = [lines[3], lines[17], "Bob", "Ann", "", lines[17][:59]]
@@ -177,7 +173,7 @@ def test_lines_of_val_that_train_has_are_found_wherever_a_part_ends(
     assert found.longest in twice[:2]
 
 
-def test_short_lines_that_train_has_are_found_too(gpt: Gpt) -> None:
+def test_short_lines_that_train_has_are_found_too(gpt):
     """Bug: duplicates were 0.0 % of a list of names, half of which train had, too."""
     names = [f"{name} {i}" for i in range(600) for name in ("ann", "bob")]
     code, out, _ = gpt("data", write("\n".join([*names[:1080], *names[:60], *names[1080:1140]])))
@@ -193,7 +189,7 @@ def test_short_lines_that_train_has_are_found_too(gpt: Gpt) -> None:
 # --- the report ---
 
 
-def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
+def test_the_report_of_a_text_is_that_of_its_corpus():
     text = PANGRAM * 60 + random_text(5003, seed=1) + "\nthe end"
     name = write(text)
     report = api.describe(name)
@@ -207,7 +203,7 @@ def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
     assert report.only_in_val == "".join(sorted({*val} - {*text[: size.train]}))
 
 
-def test_a_text_of_bytes_is_described_by_character() -> None:
+def test_a_text_of_bytes_is_described_by_character():
     text = "".join(np.random.default_rng(1).choice([*"あいうえおか\n"], size=5003))
     name = write(text)
     report, by_bytes = api.describe(name), api.describe(name, ["data.vocabulary=bytes"])
@@ -217,7 +213,7 @@ def test_a_text_of_bytes_is_described_by_character() -> None:
         assert getattr(by_bytes, same) == getattr(report, same)
 
 
-def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted() -> None:
+def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted():
     name = write("abc" * 300 + "\u00e9\u00e8" * 40)
     (warning,) = api.describe(name).warnings
     assert "not occur in train" in warning and "or data.vocabulary=bytes" in warning
@@ -226,7 +222,7 @@ def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted() -> 
 
 @given(text=any_text, width=st.integers(40, 120))
 @settings(max_examples=30)
-def test_any_text_is_described_within_the_width(text: str, width: int) -> None:
+def test_any_text_is_described_within_the_width(text, width):
     write(text)
     if not text.removeprefix("\ufeff"):
         return
@@ -237,7 +233,7 @@ def test_any_text_is_described_within_the_width(text: str, width: int) -> None:
     json.dumps(text_page(report).decode())
 
 
-def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text() -> None:
+def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text():
     hostile = "</style><script>alert(1)</script>&amp;\x1b[31m \u202e<img src=x>"
     report = api.describe(write((hostile + PANGRAM) * 31, "<b>a&b.txt"))
     page = text_page(report).decode()
@@ -250,7 +246,7 @@ def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text() -> None:
 # --- the command ---
 
 
-def test_the_command_prints_a_table_json_and_a_page(gpt: Gpt) -> None:
+def test_the_command_prints_a_table_json_and_a_page(gpt):
     name = write(PANGRAM * 99)
     code, out, _ = gpt("data", name)
     report = api.describe(name)
@@ -265,7 +261,7 @@ def test_the_command_prints_a_table_json_and_a_page(gpt: Gpt) -> None:
     assert Path("page.html").read_bytes() == text_page(report)
 
 
-def test_the_command_needs_no_torch() -> None:
+def test_the_command_needs_no_torch():
     write(PANGRAM * 9)
     program = (
         "import sys\nsys.modules['torch'] = None\n"
@@ -278,7 +274,7 @@ def test_the_command_needs_no_torch() -> None:
     assert Path("page.html").stat().st_size > 1000
 
 
-def test_clear_frees_what_is_cached_of_texts_and_says_how_much(gpt: Gpt) -> None:
+def test_clear_frees_what_is_cached_of_texts_and_says_how_much(gpt):
     gpt("data", write(PANGRAM * 9))
     size = sum(path.stat().st_size for path in cache_dir().rglob("*") if path.is_file())
     code, out, _ = gpt("data", "--clear", "--json")

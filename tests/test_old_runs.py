@@ -143,3 +143,19 @@ def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(limit
     assert code == (1 if limit else 0)
     assert ("the last commit that loads it is 93286f7" in err) == bool(limit)
     assert "old" in gpt("runs")[1]
+
+
+@pytest.mark.parametrize("split", ["tail", "documents"])
+def test_a_run_whose_documents_were_divided_by_the_separator_is_sampled(split, tmp_path, gpt):
+    """It is resumed only if the former value data.documents=separator had no effect."""
+    Path("text.txt").write_text(TEXT)
+    trained_with("data.documents", "separator", "old")
+    for path in Path("old").glob("checkpoints/*/config.json"):
+        tree = json.loads(path.read_text())
+        tree["data"]["split"] = split
+        path.write_text(json.dumps(tree))
+        rehash(path.parent)
+    assert gpt("sample", "old", "--length", "3")[0] == 0
+    code, _, err = gpt("train", "--resume", "old", "--set", "train.steps=3")
+    assert code == (0 if split == "tail" else 2)
+    assert ("commit 8331f5f is the last that can resume it" in err) == (split == "documents")

@@ -127,7 +127,7 @@ def in_chunks(size: int) -> Iterator[None]:
 
 
 @given(text=any_text, size=st.integers(1, 11), suffix=st.sampled_from(["", *COMPRESS]))
-def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int, suffix: str) -> None:
+def test_a_file_is_read_whole_however_its_bytes_are_cut(text, size, suffix):
     half = len(text) // 2  # two compressed streams, one after the other, are one file
     parts = [text[:half].encode(), text[half:].encode()]
     content = b"".join(map(COMPRESS[suffix], parts) if suffix else parts)
@@ -135,7 +135,7 @@ def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int, su
         assert read(write(content, f"text.txt{suffix}")) == text.removeprefix("\ufeff")
 
 
-def test_a_line_without_end_is_read_in_chunks() -> None:
+def test_a_line_without_end_is_read_in_chunks():
     content = "日本".encode() * (CHUNK_BYTES // 2)
     source = open_source(write(content))
     chunks = [chunk for document in source.documents() for chunk in document.chunks()]
@@ -143,7 +143,7 @@ def test_a_line_without_end_is_read_in_chunks() -> None:
     assert max(map(len, chunks)) <= CHUNK_BYTES + 3  # the rest of a character
 
 
-def test_what_is_no_readable_file_is_told() -> None:
+def test_what_is_no_readable_file_is_told():
     assert "nowhere.txt: no such text; expected python-docs" in refusal("nowhere.txt")
     assert "no such text" in refusal("a" * 5000)
     os.mkfifo("pipe")
@@ -156,7 +156,7 @@ def test_what_is_no_readable_file_is_told() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
+def test_a_file_or_folder_that_may_not_be_read_is_told():
     make("folder/secret.txt", "hidden/a.txt")
     Path("folder/secret.txt").chmod(0)
     Path("hidden").chmod(0)
@@ -164,7 +164,7 @@ def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
         assert "cannot read the text: Permission denied" in refusal(name)
 
 
-def test_what_is_no_name_of_a_text_is_told_in_short(gpt: Any) -> None:
+def test_what_is_no_name_of_a_text_is_told_in_short(gpt):
     """Bug: the text itself as `text=` came back in a message of 53,153 characters."""
     text = "does the lazy dog sleep? rain falls on [quiet] hills\n" * 1000
     itself = r"(no such text|got none).*text itself, write it to a file"
@@ -181,7 +181,7 @@ def test_what_is_no_name_of_a_text_is_told_in_short(gpt: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["日記\u3000一", "a\xa0b", "نوشته\u200cها", "c\u200dd", "e\xadf"])
-def test_a_folder_of_any_name_is_trained_in(name: str, gpt: Any) -> None:
+def test_a_folder_of_any_name_is_trained_in(name, gpt):
     """Bug: no training was possible below a folder with U+3000 or ZWNJ in its name."""
     Path(name).mkdir()
     make(f"{name}/{name}.txt", content="the text of a folder\n" * 20)
@@ -192,7 +192,7 @@ def test_a_folder_of_any_name_is_trained_in(name: str, gpt: Any) -> None:
         assert (code, "expected a folder's name without control characters" in err) == (2, True)
 
 
-def test_a_text_that_was_moved_is_named_on_resume(gpt: Any) -> None:
+def test_a_text_that_was_moved_is_named_on_resume(gpt):
     """Bug: of a text that was moved, only the kinds of TEXT were told."""
     make("a.txt", content="the text that is moved\n" * 20)
     assert train(gpt, "a.txt", "--set", "train.steps=2")[0] == 0
@@ -212,9 +212,7 @@ ENCODINGS = (
 
 
 @given(text=any_text, encoding=st.sampled_from(ENCODINGS), size=st.integers(1, 11))
-def test_a_text_in_any_encoding_is_read_as_python_reads_it(
-    text: str, encoding: str, size: int
-) -> None:
+def test_a_text_in_any_encoding_is_read_as_python_reads_it(text, encoding, size):
     content = text.lstrip("\ufeff").encode(encoding, "ignore")
     assume(not has_utf8([content]))  # very short texts can be valid in two encodings
     write(content)
@@ -227,9 +225,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     encoding=st.sampled_from(["utf-8", "ascii", "cp1252", "shift_jis", "gb18030", "utf-16-le"]),
     size=st.integers(1, 11),
 )
-def test_the_first_wrong_byte_is_the_one_that_python_finds(
-    content: bytes, encoding: str, size: int
-) -> None:
+def test_the_first_wrong_byte_is_the_one_that_python_finds(content, encoding, size):
     """And if wrong bytes are replaced, each is replaced as Python does."""
     write(content)
     assume(binary_format(content, "text.txt", encoding) is None)
@@ -278,7 +274,7 @@ JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れた�
         ("모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.", "cp949"),
     ],
 )
-def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
+def test_the_likely_encoding_is_found(text, encoding):
     """Bug: Turkish in cp1254 was called cp1252, and two languages in one text were no text."""
     for content in ((text * n).encode(encoding, "ignore") for n in (1, 9, 60)):
         assert content.decode(likely_encoding(content) or "") == content.decode(encoding)
@@ -286,7 +282,7 @@ def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
     assert f'; it is probably {likely_encoding(content)}: settings=["data.encoding=' in told
 
 
-def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None:
+def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
     """Bug: for UTF-8 with one Latin-1 line, or cut inside a character, cp1252 was advised."""
     line = "“Café,” she said.\n".encode()
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
@@ -306,14 +302,14 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None
 @pytest.mark.parametrize(
     "text", ["The people said so. ", "Все счастливые семьи. ", JAPANESE + "a\n"]
 )
-def test_wide_text_is_recognised_with_and_without_a_mark(text: str, encoding: str) -> None:
+def test_wide_text_is_recognised_with_and_without_a_mark(text, encoding):
     """Bug: without a mark, a text that is half NUL characters was learnt, silently."""
     name = write((text * 9).encode(encoding))
     assert read(name) == text * 9
     assert notices(name) == [f"text.txt: read as {encoding.upper()}"]
 
 
-def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings() -> None:
+def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings():
     program = (
         "import sys\nfrom gpt.text.sources import open_source\n"
         "print([b''.join(d.chunks()).decode() for d in open_source('text.txt').documents()])\n"
@@ -324,7 +320,7 @@ def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings() -> None
     assert (done.stdout, done.stderr) == ("['“Größe” не 日本']\n", "")
 
 
-def test_each_file_of_several_is_decoded_by_itself() -> None:
+def test_each_file_of_several_is_decoded_by_itself():
     """Bug: data.encoding=cp1252, which was advised for one of them, garbled the other files."""
     Path("f").mkdir()
     texts = {"f/a.txt": "Größe", "f/b.txt": "René", "f/c.txt": "naïve", "f/d.txt": "plain"}
@@ -340,7 +336,7 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
 # --- what is not text ---
 
 
-def test_a_binary_file_is_not_learnt_as_text() -> None:
+def test_a_binary_file_is_not_learnt_as_text():
     """Bug: nanoGPT's train.bin was learnt as NULs, a database after the advised errors=replace."""
     f = io.BytesIO()
     np.save(f, np.arange(999.0))
@@ -372,7 +368,7 @@ def test_a_binary_file_is_not_learnt_as_text() -> None:
     assert read(write(b"\x1b[1mbold\x1b[0m\f" + line * 99 + b"\x1a")).startswith("\x1b[1mbold")
 
 
-def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
+def test_a_format_that_is_not_text_is_named_with_how_to_convert_it():
     """Bug: of an EPUB it was said that its name must end in .zip, and then its tags were learnt."""
     epub = {"mimetype": b"application/epub+zip", "OEBPS/ch1.xhtml": b"<p>text</p>"}
     told = refusal(zipped(epub, "book.epub"))
@@ -392,7 +388,7 @@ def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
     assert "got PDF; convert it to plain text" in refusal("f/paper.pdf")
 
 
-def test_a_pointer_of_git_lfs_is_not_a_text() -> None:
+def test_a_pointer_of_git_lfs_is_not_a_text():
     """Bug: the pointer was learnt instead of the book that it stands for."""
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a0a\nsize 1048576\n"
     make("f/notes.txt")
@@ -404,7 +400,7 @@ def test_a_pointer_of_git_lfs_is_not_a_text() -> None:
     assert open_source("f").skipped == (Skipped("f/book.txt", "Git LFS pointer"),)
 
 
-def test_any_file_is_read_as_bytes() -> None:
+def test_any_file_is_read_as_bytes():
     """Bytes that are not UTF-8, CR LF and a byte-order mark keep their ids."""
     data = DataConfig(vocabulary="bytes")
     Path("f").mkdir()
@@ -427,9 +423,7 @@ some_members = st.dictionaries(
 
 
 @given(members=some_members, suffix=st.sampled_from(["", *COMPRESS]))
-def test_a_folder_its_zip_and_its_tar_are_the_same_text(
-    members: dict[str, bytes], suffix: str
-) -> None:
+def test_a_folder_its_zip_and_its_tar_are_the_same_text(members, suffix):
     with zipfile.ZipFile(zipped(members)) as archive:
         by_path = sorted(archive.namelist(), key=lambda name: name.split("/"))
         oracle = [archive.read(name).decode().removeprefix("\ufeff") for name in by_path]
@@ -447,14 +441,14 @@ def damaged(content: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("suffix", sorted(COMPRESS))
-def test_a_damaged_compressed_file_is_told(suffix: str) -> None:
+def test_a_damaged_compressed_file_is_told(suffix):
     for content in damaged(COMPRESS[suffix](bytes(range(32, 127)) * 101)).values():
         name = write(content, f"text.txt{suffix}")
         assert f"{name}: is damaged or was cut short (" in refusal(name)
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESS])
-def test_a_damaged_tar_is_told(suffix: str) -> None:
+def test_a_damaged_tar_is_told(suffix):
     """tarfile takes a wrong header for the end of an archive, and what follows was not read."""
     members = {name: name.encode() * 1009 for name in ("a.txt", "b.txt", "c.txt")}
     plain = Path(tarred(members)).read_bytes()
@@ -468,7 +462,7 @@ def test_a_damaged_tar_is_told(suffix: str) -> None:
     assert len([*open_source(appended).documents()]) == 6
 
 
-def test_a_damaged_or_encrypted_zip_is_told() -> None:
+def test_a_damaged_or_encrypted_zip_is_told():
     content = Path(zipped({"a.txt": b"secret" * 101})).read_bytes()
     for part in (content[:-9], content[9:60], b"plain text" * 101):
         assert "x.zip: is damaged or was cut short (" in refusal(write(part, "x.zip"))
@@ -482,7 +476,7 @@ def test_a_damaged_or_encrypted_zip_is_told() -> None:
     assert "locked.zip!a.txt: is encrypted; decrypt the archive first" in refusal(locked)
 
 
-def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
+def test_what_is_no_text_in_an_archive_is_skipped_and_told():
     members = {"a.txt": b"abc", "b.png": PNG, ".hidden/c.txt": b"c", "__MACOSX/._a.txt": b"m"}
     members |= {"d.txt": b"", "e.txt": "wide".encode("utf-16"), "j.gz": gzip.compress(b"abc")}
     inner = "archive, compressed file or Parquet in an archive"
@@ -510,7 +504,7 @@ values = st.lists(any_text.filter(lambda text: text != ""), min_size=1, max_size
 
 
 @given(rows=st.lists(st.text('ab",;\n\r\t '), max_size=9), size=st.integers(1, 9))
-def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows: list[str], size: int) -> None:
+def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows, size):
     content = "text,b\n" + "\n".join(rows)
     write(content.encode(), "t.csv")
     try:
@@ -525,7 +519,7 @@ def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows: list[str],
             assert [*documents("t.csv", column="text").values()] == expected
 
 
-def test_rows_of_tables_are_numbered_and_their_fields_found(gpt: Any) -> None:
+def test_rows_of_tables_are_numbered_and_their_fields_found(gpt):
     """Bug: a .tsv was read with the quotation marks of a .csv, so that rows merged silently."""
     write(b'text\n\na\r\n\r\n""\nb\n\n', "t.csv")
     assert documents("t.csv", column="text") == {"t.csv:3": "a", "t.csv:5": "", "t.csv:6": "b"}
@@ -561,7 +555,7 @@ BAD = {  # a bad record in a table, with its number, and the message about it
 
 
 @pytest.mark.parametrize("place", BAD)
-def test_a_bad_record_is_refused_with_its_number(place: str) -> None:
+def test_a_bad_record_is_refused_with_its_number(place):
     """Bug: a row with too many fields was cut silently."""
     content, told = BAD[place]
     refused = refusal(write(content, place.partition(":")[0]), column="text")
@@ -569,7 +563,7 @@ def test_a_bad_record_is_refused_with_its_number(place: str) -> None:
     assert refused.endswith("; correct or remove it")
 
 
-def test_what_is_wrong_with_a_table_is_told() -> None:
+def test_what_is_wrong_with_a_table_is_told():
     told = refusal(write(b'{"text": "\xff"}', "t.jsonl"), column="text")
     assert ": byte 0xff at offset 10 is not UTF-8" in told
     assert "t.csv: expected some text, got none" in refusal(
@@ -605,9 +599,7 @@ COLUMNS: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("column", "record", "text"), COLUMNS)
-def test_columns_are_paths_through_objects_and_lists(
-    column: str, record: Any, text: str | None
-) -> None:
+def test_columns_are_paths_through_objects_and_lists(column, record, text):
     """Bug: chat exports, notebooks and arrays of strings were bad records."""
     for name, content in (("t.jsonl", record), ("t.json", [record])):
         write(json.dumps(content).encode(), name)
@@ -618,9 +610,7 @@ def test_columns_are_paths_through_objects_and_lists(
 
 
 @given(contents=values, size=st.integers(1, 64), ascii_only=st.booleans())
-def test_json_is_read_as_the_json_module_reads_it(
-    contents: list[str], size: int, ascii_only: bool
-) -> None:
+def test_json_is_read_as_the_json_module_reads_it(contents, size, ascii_only):
     records = [{"id": i, "text": text, "more": [text, -1.5]} for i, text in enumerate(contents)]
     lines = [json.dumps(record, ensure_ascii=ascii_only) for record in records]
     write("\n\n".join(lines).encode(), "t.jsonl")
@@ -636,7 +626,7 @@ def test_json_is_read_as_the_json_module_reads_it(
     assert [*documents("t.json", column="text")] == [f"t.json:{i + 1}" for i in range(len(records))]
 
 
-def test_a_column_of_parquet_is_read() -> None:
+def test_a_column_of_parquet_is_read():
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"id": range(4), "text": ["abc", None, "日本\r\n", "é" * 3001]})
     parquet.write_table(table, "t.parquet", row_group_size=3)
@@ -668,7 +658,7 @@ def test_a_column_of_parquet_is_read() -> None:
 # --- folders, globs, several ---
 
 
-def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
+def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden():
     make("f/b.txt", "f/a/z.md", "f/a.txt", "f/.git/x.txt", "f/.hidden.txt", "f/B.txt", "f/a/ä.txt")
     write(gzip.compress(b"text of d"), "f/d.gz")
     zipped({"y.txt": b"text of y", "x.txt": b"text of x"}, "f/c.zip")
@@ -701,14 +691,14 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
         ({"include": ("*.md",), "exclude": ("src/x",)}, ["a.md", "src/a.md"]),
     ],
 )
-def test_globs_say_which_files_are_read(data: dict[str, Any], expected: list[str]) -> None:
+def test_globs_say_which_files_are_read(data, expected):
     """Bug: `data.include=["!*.c"]` matched nothing, and nothing could be excluded."""
     make("f/a.md", "f/a.txt", "f/src/a.md", "f/src/x/a.md", "f/src/x/b.txt")
     for source in ("f", "f/**"):
         assert [*documents(source, **data)] == [f"f/{name}" for name in expected]
 
 
-def test_globs_choose_files_in_folders_and_not_in_archives() -> None:
+def test_globs_choose_files_in_folders_and_not_in_archives():
     make("f/a.md", "f/b.txt")
     zipped({"c.md": b"c", "d.txt": b"d"}, "f/e.zip")
     for source, data in (("f", {"exclude": ("*.md",)}), ("f/*", {"include": ("!*.md",)})):
@@ -718,9 +708,7 @@ def test_globs_choose_files_in_folders_and_not_in_archives() -> None:
     assert "data.include and data.exclude: Invalid git pattern: '!'" in refusal("f", exclude=("!",))
 
 
-def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_is_read_and_what_is_skipped_is_told_in_one_line(caplog):
     caplog.set_level("INFO", "gpt")
     make("f/a.txt", "f/b.txt", "f/c.parquet", "f/d.csv")
     write(PNG, "f/x.png")
@@ -738,7 +726,7 @@ def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
     }
 
 
-def test_a_folder_without_text_says_what_is_in_it() -> None:
+def test_a_folder_without_text_says_what_is_in_it():
     Path("f").mkdir()
     for name in "abcd":
         write(PNG, f"f/{name}.png")
@@ -750,7 +738,7 @@ def test_a_folder_without_text_says_what_is_in_it() -> None:
     )
 
 
-def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:
+def test_a_loop_of_links_ends_and_each_file_is_read_once():
     """Bug: a glob with `**` followed links, so that it read a file 41 times, or never ended."""
     make("f/a/b.txt", "f/c.txt", "real/g.txt")
     Path("f/a/loop").symlink_to("..")
@@ -771,7 +759,7 @@ def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:
     )
 
 
-def test_a_file_whose_name_is_no_utf8_is_read() -> None:
+def test_a_file_whose_name_is_no_utf8_is_read():
     Path("f").mkdir()
     name = os.fsdecode(b"f/caf\xe9.txt")
     try:
@@ -782,7 +770,7 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
     assert len(load_corpus(open_source("f")).ids) == 3
 
 
-def test_many_small_files_are_one_text() -> None:
+def test_many_small_files_are_one_text():
     make(*(f"f/{i % 7}/{i:04}.txt" for i in range(211)))
     corpus = load_corpus(open_source("f"), DataConfig(separator="\n"))
     text = corpus.vocabulary.decode(corpus.ids)
@@ -790,7 +778,7 @@ def test_many_small_files_are_one_text() -> None:
     assert text.split("\n") == [f"text of {name[2:]}" for name in names]
 
 
-def test_a_glob_is_read_as_a_folder_is() -> None:
+def test_a_glob_is_read_as_a_folder_is():
     make("t/a.txt", "t/b.md", "t/f/c.txt", "t/[x].txt", "t/f/.d.txt")
     write(PNG, "t/d.txt")
     assert [*documents("t/*.txt")] == ["t/[x].txt", "t/a.txt"]
@@ -807,7 +795,7 @@ def test_a_glob_is_read_as_a_folder_is() -> None:
 # --- named ---
 
 
-def test_python_source_is_the_library_that_this_python_runs() -> None:
+def test_python_source_is_the_library_that_this_python_runs():
     modules = documents("python-source")
     for module in (csv, importlib, tarfile):
         path = Path(str(module.__file__))
@@ -831,7 +819,7 @@ def train(gpt: Any, *arguments: str) -> tuple[int, str, str]:
     return code, out, err
 
 
-def test_several_texts_are_trained_on_and_the_run_is_named_after_the_first(gpt: Any) -> None:
+def test_several_texts_are_trained_on_and_the_run_is_named_after_the_first(gpt):
     make("b.txt", "f/c.txt", content="long enough: {}" + "." * 151)
     corpus = load_corpus(open_source(("b.txt", "f")))
     text = f"long enough: b.txt{'.' * 151}\n\nlong enough: c.txt{'.' * 151}"
@@ -849,7 +837,7 @@ def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_standard_input_is_stored_in_each_run(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_stored_in_each_run(gpt, monkeypatch):
     text = b"what came through a pipe\n" * 11
     for name in ("stdin", "stdin-2"):
         piped(monkeypatch, text)
@@ -865,7 +853,7 @@ def test_standard_input_is_stored_in_each_run(gpt: Any, monkeypatch: pytest.Monk
     assert not Path("runs/moved").exists()
 
 
-def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_gone_is_piped_in_again(gpt, monkeypatch):
     text = b"what came through a pipe\n" * 11
     piped(monkeypatch, text)
     assert train(gpt, "-", "--set", "train.steps=2")[0] == 0
@@ -878,9 +866,7 @@ def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.Mon
     assert Path("runs/stdin/standard_input.txt").read_bytes() == text
 
 
-def test_standard_input_that_nobody_writes_to_is_refused(
-    gpt: Any, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_that_nobody_writes_to_is_refused(gpt, start, monkeypatch):
     piped(monkeypatch, b"")
     code, _, err = train(gpt, "-")
     assert (code, "-: expected a text on standard input, got nothing; pipe" in err) == (1, True)

@@ -34,7 +34,7 @@ def write(content: bytes, name: str = "text.txt") -> str:
 # --- downloading ---
 
 
-def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path: Path) -> None:
+def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path):
     content, origin = b"To be, or not to be" * 101, tmp_path / "origin.txt"
     sha256 = hashlib.sha256(content).hexdigest()
     play = Download("play", origin.as_uri(), len(content), sha256)
@@ -54,7 +54,7 @@ def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path: Path)
         locate(play)
 
 
-def test_the_pinned_shakespeare_is_the_fields() -> None:
+def test_the_pinned_shakespeare_is_the_fields():
     file = SHARED_DATA / "tinyshakespeare.txt"
     if not file.exists():
         pytest.skip("tinyshakespeare.txt is not at hand")
@@ -68,7 +68,7 @@ def test_the_pinned_shakespeare_is_the_fields() -> None:
 # --- batches ---
 
 
-def test_a_batch_follows_from_seed_and_step_alone() -> None:
+def test_a_batch_follows_from_seed_and_step_alone():
     ids = np.arange(251, dtype=np.uint8)
     first, _ = batch(ids, 5, 7, seed=3, step=11)
     batch(ids, 5, 7, seed=3, step=12)
@@ -77,7 +77,7 @@ def test_a_batch_follows_from_seed_and_step_alone() -> None:
     assert not batch(ids, 5, 7, seed=4, step=11)[0].equal(first)
 
 
-def test_token_dropout_draws_each_token_independently_from_seed_and_step() -> None:
+def test_token_dropout_draws_each_token_independently_from_seed_and_step():
     ids = torch.arange(101 * 103).view(101, 103)
     x = token_dropout(ids, 0.3, seed=3, step=11)
     dropped = x == MASKED
@@ -93,7 +93,7 @@ def test_token_dropout_draws_each_token_independently_from_seed_and_step() -> No
 
 
 @given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 31), seed=st.integers(0, 9))
-def test_no_pass_reads_a_character_twice(n: int, T: int, B: int, seed: int) -> None:
+def test_no_pass_reads_a_character_twice(n, T, B, seed):
     """Of 8 passes drawn with replacement, a character was read 8 times, give or take 3."""
     T = min(T, n - 1)
     windows, ids = max((n - T) // T, 1), np.arange(n, dtype=np.uint16)
@@ -103,7 +103,7 @@ def test_no_pass_reads_a_character_twice(n: int, T: int, B: int, seed: int) -> N
         assert one.unique().numel() == one.numel() > n - 2 * T
 
 
-def test_any_window_stands_at_any_place_of_a_pass_as_often() -> None:
+def test_any_window_stands_at_any_place_of_a_pass_as_often():
     """Of 20 windows, the 19th once was the 19th of its pass three times as often as it should."""
     places, passes = np.arange(20), 4001
     counts = np.zeros((20, 20))
@@ -114,7 +114,7 @@ def test_any_window_stands_at_any_place_of_a_pass_as_often() -> None:
 
 
 @given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 5))
-def test_windows_score_each_character_but_the_first_once(n: int, T: int, B: int) -> None:
+def test_windows_score_each_character_but_the_first_once(n, T, B):
     ids = np.arange(n, dtype=np.uint16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpt.text.batches.EVAL_CHARACTERS", B * T)
@@ -128,7 +128,7 @@ def test_windows_score_each_character_but_the_first_once(n: int, T: int, B: int)
 # --- showing ---
 
 
-def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
+def test_a_terminal_obeys_nothing_that_a_model_says():
     assert visible("a\x1b[2Jb\r\x07\x7f\x9b") == "a\\x1b[2Jb\\r\\x07\\x7f\\x9b"
     assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
     harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
@@ -142,13 +142,13 @@ WAITS_S = 60  # for a thread, on however busy a machine
 
 
 @given(asked=st.lists(st.integers(0, 5)), steps=st.integers(0, 7))
-def test_any_steps_in_any_order_get_what_is_drawn_for_them(asked: list[int], steps: int) -> None:
+def test_any_steps_in_any_order_get_what_is_drawn_for_them(asked, steps):
     """After a rollback, the batch drawn ahead is of a step that does not come."""
     prefetch = Prefetch(lambda step: step**2, steps)
     assert [prefetch(step) for step in asked] == [step**2 for step in asked]
 
 
-def test_what_fails_in_the_thread_is_raised_at_its_step_and_at_no_other() -> None:
+def test_what_fails_in_the_thread_is_raised_at_its_step_and_at_no_other():
     def draw(step: int) -> int:
         if step == 1:
             raise OSError("the disk is gone")
@@ -162,7 +162,7 @@ def test_what_fails_in_the_thread_is_raised_at_its_step_and_at_no_other() -> Non
     assert prefetch(3) == 3
 
 
-def test_each_step_of_a_training_takes_the_batch_of_its_number() -> None:
+def test_each_step_of_a_training_takes_the_batch_of_its_number():
     """Also where a step is repeated, or the run rolls back; and when windows become longer."""
     config = small(
         model__T=12, train__first_window=4, train__steps=6, train__batch_size=5,

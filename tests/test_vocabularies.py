@@ -85,18 +85,14 @@ def nats(model: GPT, ids: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("text", ["ab", "éa", "日本", "👩a🚀 — naïve", "a日" * 11])
-def test_the_loss_of_a_byte_model_is_per_character_of_all_but_the_first(
-    folder: Path, text: str
-) -> None:
+def test_the_loss_of_a_byte_model_is_per_character_of_all_but_the_first(folder, text):
     model = load(folder, "bytes")
     ids = list(text.encode()[len(text[0].encode()) - 1 :])
     assert model.loss(text) == pytest.approx(sum(nats(model.module, ids)) / (len(text) - 1), 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
-    folder: Path, kind: str
-) -> None:
+def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(folder, kind):
     """On the same characters, whatever the vocabulary, so that runs can be compared."""
     settings = KINDS[kind] | {"train.steps": 3, "train.eval_every": 3}
     outcome = train(folder, f"{kind}-3", **settings)
@@ -126,7 +122,7 @@ def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
 
 
 @pytest.mark.parametrize("kind", ["bytes", "folded"])
-def test_a_run_resumes_bit_for_bit(folder: Path, kind: str) -> None:
+def test_a_run_resumes_bit_for_bit(folder, kind):
     run = f"{kind}-part"
     train(folder, run, **KINDS[kind], **{"train.stop_at_val_loss": 99})
     gpt.resume(folder / run, settings={"train.stop_at_val_loss": None})
@@ -139,7 +135,7 @@ def test_a_run_resumes_bit_for_bit(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
-def test_a_run_with_the_vocabulary_of_another_resumes_without_it(folder: Path, kind: str) -> None:
+def test_a_run_with_the_vocabulary_of_another_resumes_without_it(folder, kind):
     lent, run = folder / f"{kind}-lent", f"{kind}-borrowed"
     shutil.copytree(folder / kind, lent)
     (folder / "text.txt").write_text(TEXT[::2], "utf-8")
@@ -158,7 +154,7 @@ def test_a_run_with_the_vocabulary_of_another_resumes_without_it(folder: Path, k
 
 
 @given(st.binary(max_size=29))
-def test_bytes_become_characters_as_they_come(content: bytes) -> None:
+def test_bytes_become_characters_as_they_come(content):
     """Whatever they are: the last byte ends what is no character, as decoding all at once does."""
     detokenizer, draws = Detokenizer(BYTES), np.random.default_rng(1)
     costs = draws.random(len(content) + 1).tolist()
@@ -184,7 +180,7 @@ def byte_bigrams(text: str) -> GPT:
     return model
 
 
-def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
+def test_a_characters_cost_is_the_sum_of_its_bytes():
     model, greedy = byte_bigrams("\né🚀"), SampleConfig(temperature=0)
     chunks = generate(
         engine_of(model, 1), BYTES, [[10]], sample_sources(1, [0]), length=2, rules=greedy
@@ -198,7 +194,7 @@ def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
 # --- prompts ---
 
 
-def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
+def test_prompts_and_stops_are_read_as_the_text_was(folder):
     """A prompt in capitals was refused, where the text has none; a stop in them never came."""
     model = load(folder, "folded")
     assert model.prepare(f"{WIDE_A}ND Naïve\r\n") == "and naïve\n"
@@ -211,7 +207,7 @@ def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_a_prompt_takes_the_unicode_form_of_the_text(folder: Path, form: Any) -> None:
+def test_a_prompt_takes_the_unicode_form_of_the_text(folder, form):
     """Bug: a prompt with é as two characters was refused where the text has one: leave it out."""
     text = unicodedata.normalize(form, "il était un élève à la forêt\n" * 20)
     (folder / f"{form}.txt").write_text(text, "utf-8")
@@ -228,7 +224,7 @@ def test_a_prompt_takes_the_unicode_form_of_the_text(folder: Path, form: Any) ->
 # --- the command line ---
 
 
-def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
+def test_a_page_and_a_picture_name_the_bytes(folder, gpt):
     for name in ("a.html", "a.png"):
         code, out, _ = gpt("attend", folder / "bytes", "--text", "a日\n", "--out", name)
         assert (code, out) == (0, f"{name}\n")

@@ -197,6 +197,8 @@ def _resume(
     else:
         folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
+    if newest.cannot_resume is not None:  # an old version trained it otherwise
+        raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
         minutes = None  # the run's config has contained them since its first start
     changes = as_changes(settings)

@@ -155,14 +155,11 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
 
     Raises:
         ConfigError: a setting differs that a resume cannot change.
-        UsageError: the text has changed, the run is finished or of an old version that trained
-            otherwise, or minutes are too few.
+        UsageError: the text has changed, the run is finished, or minutes are too few.
         CheckpointError: the checkpoint does not fit the model.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)
-    if data.cannot_resume is not None:
-        raise UsageError(f"{context.name} cannot be resumed: {data.cannot_resume}")
     check_resumable(data.config, config)
     if data.had_counts:
         log.warning(
