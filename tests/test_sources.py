@@ -453,13 +453,10 @@ def test_a_damaged_tar_is_told(suffix):
     members = {name: name.encode() * 1009 for name in ("a.txt", "b.txt", "c.txt")}
     plain = Path(tarred(members)).read_bytes()
     wrong_header = plain.replace(b"b.txt\0", b"x.txt\0")
-    for content in (wrong_header, plain[:3500], plain + b"garbage"):
+    for content in (wrong_header, plain[:3500], plain + b"garbage", plain * 2):
         name = write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
         assert f"texts.tar{suffix}" in (told := refusal(name))
         assert "is damaged or was cut short (" in told
-    compressed = (COMPRESS[suffix] if suffix else bytes)(plain)
-    appended = write(compressed * 2, f"two.tar{suffix}")  # one archive after the other
-    assert len([*open_source(appended).documents()]) == 6
 
 
 def test_a_damaged_or_encrypted_zip_is_told():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, cast
 
 from gpt.errors import GPTError, TextError, shown
 
@@ -125,30 +125,15 @@ def _read_zip(path: Path) -> Iterator[tuple[str, Entry]]:
 
 
 def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the files in one pass, because seeking in a compressed .tar is slow."""
-    with open_file(path) as file:
-        # Zeros mark the end of a .tar. They are ignored, because another .tar may follow.
-        with tarfile.open(
-            mode="r|", fileobj=file, tarinfo=_TarHeader, ignore_zeros=True
-        ) as archive:
-            for member in archive:
-                cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
-                if content := archive.extractfile(member) if member.isreg() else None:
-                    name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
-                    yield member.name, Entry(name, content.__enter__, start)  # already open
-        while file.read(CHUNK_BYTES):  # the checksum is verified at the end of the file
-            pass
-
-
-class _TarHeader(tarfile.TarInfo):
-    """Header of a file in a .tar. A damaged header raises an error; tarfile would skip it."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raise ReadError if it is damaged."""
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if buf.strip(b"\0"):
-                raise tarfile.ReadError(str(error)) from None
-            raise  # the end of the archive
+    """Yield the files in one pass, because seeking back in a compressed .tar is slow."""
+    with open_file(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
+            cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
+            if content := archive.extractfile(member) if member.isreg() else None:
+                name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
+                yield member.name, Entry(name, content.__enter__, start)  # already open
+        # tarfile takes a damaged header for the end of the archive, after which there are zeros
+        file.seek(archive.offset)
+        while block := file.read(CHUNK_BYTES):  # to the end of the file, where its checksum is
+            if block.strip(b"\0"):
+                raise tarfile.ReadError("a header is damaged, or another archive follows")

@@ -151,12 +151,18 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file. If it is not text, skip it; raise TextError instead if `named` is True."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        if named and kind not in (*ARCHIVES, PARQUET):
-            self._check(entry)
-        elif not named and kind not in ARCHIVES and (reason := self._why_skipped(entry, kind)):
+        if kind in ARCHIVES or (named and kind == PARQUET):
+            reason = None
+        elif named:
+            reason = None if self._raw else self._format(entry)
+        else:
+            reason = self._why_skipped(entry, kind)
+        if reason and named:
+            raise _not_text(entry, reason)
+        if reason:
             self.skipped.append(Skipped(entry.name, reason))
-            return
-        self.paths.append(path)
+        else:
+            self.paths.append(path)
 
     def _parts(self) -> Iterator[Document | Skipped]:
         """Yield the documents of all files in order, and the files that are skipped."""
@@ -218,19 +224,15 @@ class _TextFiles:
                 raise _not_text(entry, BINARY)
             yield chunk
 
-    def _why_skipped(self, entry: Entry, kind: str) -> str:
-        """Return the reason to skip a file with the suffix `kind`; "" to read it."""
+    def _why_skipped(self, entry: Entry, kind: str) -> str | None:
+        """Return the reason to skip a file with the suffix `kind`; None to read it."""
         if kind == PARQUET:
-            return "Parquet without data.column" if self._data.column is None else ""
+            return "Parquet without data.column" if self._data.column is None else None
         if self._data.column is not None and kind not in TEXT_TABLES:
             return f"not {TABLES}"
         if not entry.head():
             return "empty"
-        return "" if self._raw else self._format(entry) or ""
-
-    def _check(self, entry: Entry) -> None:
-        if not self._raw and (found := self._format(entry)):
-            raise _not_text(entry, found)
+        return None if self._raw else self._format(entry)
 
     def _format(self, entry: Entry) -> str | None:
         return binary_format(entry.head(), entry.name, self._data.encoding)

@@ -114,20 +114,16 @@ class Vocabulary:
             match json.loads(content):
                 case {"bytes": True, **others} if not others:
                     return BYTES
-                case {"characters": str(characters), **others}:
-                    pass
-                case _:
-                    raise ValueError
-            characters.encode()  # raises ValueError for surrogates: no text can have them
-            codes = code_points(characters).astype(int)
-            if others or not characters or (np.diff(codes) <= 0).any():
-                raise ValueError
+                case {"characters": str(characters), **others} if characters and not others:
+                    characters.encode()  # raises ValueError for surrogates: no text can have them
+                    if cls.of(characters).characters == characters:
+                        return cls(characters)
         except (ValueError, RecursionError):
-            raise CheckpointError(
-                'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
-                'characters; or {"bytes": true}'
-            ) from None
-        return cls(characters)
+            pass
+        raise CheckpointError(
+            'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
+            'characters; or {"bytes": true}'
+        )
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
