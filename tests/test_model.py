@@ -190,15 +190,6 @@ def test_a_new_model_embeds_with_variance_one_half(positions, size):
     assert model.embed(ids)[:, 2:].var().item() == pytest.approx(0.5, rel=0.1)
 
 
-def test_dropout_acts_in_training_only():
-    model = shaken(GPT(config(dropout=0.5), V))
-    ids = torch.randint(V, (B, T))
-    assert model(ids).equal(model(ids))
-    assert model(ids).equal(shaken(GPT(config(), V))(ids))
-    model.train()
-    assert not model(ids).equal(model(ids))
-
-
 def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise():
     """Bugs: the compiler drew masks of its own, seeded by the generator of the process.
 

@@ -1,6 +1,5 @@
 """What an accelerator is promised, shown on a pretended one: a CPU's numbers, and no waiting."""
 
-import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from gpt.config.schema import Config
 from gpt.cuda_graph import replayed
 from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
-from gpt.errors import DeviceError, TrainingError
+from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
@@ -339,19 +338,6 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(corpus, pretend, ensem
     for name, weights in cpu.items():
         assert (weights == whole[name]).all()
         assert (weights == part[name]).all()
-
-
-def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back(
-    corpus, pretend, caplog
-):
-    config = small(
-        device="auto", train__steps=23, train__log_every=100, train__eval_every=100,
-        train__learning_rate=1e3, train__min_learning_rate=1e3, train__weight_decay=1e3,
-        train__warmup_steps=0, train__grad_clip=0.0, model__n_layer=1,
-    )  # fmt: skip
-    with pytest.raises(TrainingError, match="rolled back 3 times"):
-        train(config, corpus, Path("r"))
-    assert re.search(r"step \d skipped: the loss is", caplog.text)
 
 
 @pytest.mark.parametrize("make", [model_on, ensemble_on])

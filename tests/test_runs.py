@@ -377,9 +377,7 @@ def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt, config_file):
     assert not Path("real/s").exists()
 
 
-def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(
-    gpt: Gpt, config_file: Path
-) -> None:
+def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(gpt, config_file):
     """Bug: the rate of a finished run rose 34-fold, and an edited config.yaml was replaced.
 
     Bug: with fewer steps than done, the message was "step 11 of 5".

@@ -33,7 +33,6 @@ from gpt.sampling.generate import (
 )
 from gpt.sampling.sampler import (
     apply_temperature,
-    choose,
     draw,
     keep_min_p,
     keep_top_k,
@@ -140,17 +139,6 @@ def test_temperature_raises_probabilities_to_its_inverse(logits, temperature):
     got = np.exp(log_softmax(apply_temperature(logits, temperature)))
     powers = np.exp(log_softmax(logits)) ** (1 / temperature)
     np.testing.assert_allclose(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
-
-
-@given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
-def test_greedy_and_top_1_take_the_likeliest(logits, u):
-    for rules in (
-        rules_of(temperature=0),
-        rules_of(top_k=1),
-        rules_of(top_p=0),
-        rules_of(min_p=1),
-    ):
-        assert logits[0, choose(logits, np.array([u]), rules)[0]] == logits.max()
 
 
 @given(
@@ -346,14 +334,6 @@ def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(text, st
     assert len(whole.log_probabilities) == len(whole.text)
     assert [chunk.ended for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert all(len(chunk.text) == len(chunk.log_probabilities) for chunk in chunks)
-
-
-def test_characters_come_as_soon_as_they_can_be_no_stop():
-    chunks = chunks_of(
-        Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"]
-    )
-    shown = [(chunk.text, chunk.stop) for chunk in chunks]
-    assert shown == [("a", None), ("b", None), ("c", None), ("", "abd")]
 
 
 def test_what_is_loaded_drops_nothing_out():

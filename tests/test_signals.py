@@ -42,17 +42,6 @@ def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number):
     assert stopped.value.exit_code == 128 + number
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_does_what_it_did_before(number):
-    received = []
-    signal.signal(number, lambda number, frame: received.append(number))
-    with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
-        os.kill(os.getpid(), number)
-        assert received == []
-        os.kill(os.getpid(), number)
-        assert received == [number]
-
-
 TWO_SIGNALS = """
 import os, signal, time
 import gpt.__main__
