@@ -2,10 +2,10 @@
 
 # A **language model** predicts the next **token** of a text. Here a token is a character. This
 # lesson predicts it with a table, measures how good the predictions are, and writes a text with
-# them. Later lessons improve the prediction; the rest stays the same.
+# them. Later lessons improve the prediction; the rest stays.
 #
 # ## Predict: count pairs
-# A **bigram** is a pair of neighbouring characters. What follows n in 'banana bandana'?
+# A **bigram** is a pair of neighbours. What follows n in 'banana bandana'?
 import math
 from itertools import pairwise
 

@@ -74,7 +74,7 @@ print("out:", tuple(other(noise).shape))
 heat_map("weights[0]", other.weights[0])
 
 # ## Two rows of the ladder
-# `with values` is the average of values instead of x: it adds one matrix, $W_v$. `one head` adds
+# `average of values` averages values instead of x: it adds one matrix, $W_v$. `one head` adds
 # queries and keys, so the weights depend on the data.
 from gpt.lessons.ladder import AveragedValues  # shown
 
@@ -87,8 +87,8 @@ losses = climb(rows, STEPS)
 
 
 # Values help: the past now says something else than the character itself. The row `one head` rises.
-# That is chance: with the seeds 1 and 2 the head ends at 2.18, below the average of values (2.23
-# and 2.24). Queries and keys must first be learned, and 300 steps are few. A head also does not
+# That is chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the average of values
+# (2.25 twice). Queries and keys must first be learned, and 300 steps are few. A head also does not
 # know where a character is. With positions it gains far more (lesson `positions`).
 #
 # ## Exercises

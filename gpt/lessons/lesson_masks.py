@@ -134,7 +134,7 @@ for name, text in written.items():
 # no proof; when the model writes, every position is the last, and it writes nonsense.
 #
 # ## Exercises
-# 1. Let no position attend to itself. Which check fails, and what is now leaked?
+# 1. Let no position attend to itself. Which check fails, and what are the weights of position 0?
 #
 # ```diff
 # -    return torch.ones(T, T, dtype=torch.bool).tril()

@@ -32,7 +32,7 @@ check_differ("last output with positions: in order, permuted", in_order, permute
 
 # ## Positions that need no training
 # The first transformer had **sinusoidal** positions. Channels 2i and 2i + 1 are the sine and the
-# cosine of $t / 10000^{2i/C}$: a clock hand that turns with t. The first hand is the fastest. The
+# cosine of $t / 10000^{(2i/C)}$: a clock hand that turns with t. The first hand is the fastest. The
 # dot product of two positions depends only on how far apart they are:
 def sinusoids(T: int, C: int) -> Tensor:
     """Return fixed position vectors (T, C); C is even."""
