@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, product
 from pathlib import Path
@@ -427,26 +427,6 @@ def test_weights_that_are_no_numbers_are_never_saved(corpus, monkeypatch):
     with pytest.raises(TrainingError, match="rolled back 3 times"):
         train(config, corpus, Path("r"))
     assert read_checkpoint(Path("r"), "last").step == 0
-
-
-def memory_for(windows: int) -> AbstractContextManager[None]:
-    """A device whose memory holds so many windows while it trains."""
-
-    def check(model: GPT, ids: torch.Tensor) -> None:
-        if model.training and len(ids) > windows:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
-
-    return before_forward(check)
-
-
-def test_when_memory_ends_a_setting_that_helps_is_named(corpus):
-    expected = r"not enough memory on cpu for 6 windows of 13 .*larger train.accumulation"
-    with memory_for(3):
-        with pytest.raises(TrainingError, match=expected):
-            train(small(), corpus, Path("r"))
-        train(small(train__accumulation=2), corpus, Path("r"), mode="overwrite")
-    with memory_for(0), pytest.raises(TrainingError, match=r"model.T, model.C or model.n_layer"):
-        train(small(train__accumulation=6), corpus, Path("x"))
 
 
 def test_damaged_files_are_read_right_or_refused(corpus, tmp_path):

@@ -175,21 +175,6 @@ def test_a_click_pins_a_character_and_escape_unpins_it(page):
     assert "pinned" not in shown(page, "status")
 
 
-def test_the_keyboard_does_all_that_the_mouse_does(page):
-    press(page, Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
-    assert query(page) == 1
-    press(page, Keys.ENTER)
-    point_at(page, 30)
-    assert (query(page), "pinned" in shown(page, "status")) == (1, True)
-    press(page, Keys.ARROW_RIGHT)
-    assert (query(page), "pinned" in shown(page, "status")) == (2, True)
-    press(page, Keys.ESCAPE, Keys.ARROW_DOWN, "]", "]", "[")
-    assert shown(page, "status") == f"Layer 2, head 2, query 3 of 503: “{TEXT[2]}”"
-    press(page, Keys.END)
-    assert query(page) == 502
-    assert in_sight(page, "t502")
-
-
 def in_sight(page: Chrome, id_: str, within: str = "") -> bool:
     """Whether it is all inside the window, and inside another element if one is named."""
     inside: bool = page.execute_script(

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,16 +101,6 @@ def test_the_best_before_is_kept_until_the_next_checkpoint():
     (place(7) / "model.safetensors").write_bytes(b"")
     assert recover(RUN)[0].step == 5
     assert read_checkpoint(RUN, "best").step == 2
-
-
-def test_a_copied_checkpoint_is_read_without_its_run():
-    write(7)
-    shutil.copytree(place(7), "elsewhere/step-7")
-    shutil.rmtree(RUN)
-    run = find_run("elsewhere/step-7")
-    assert read_checkpoint(run, "best").step == read_checkpoint(run, 7).step == 7
-    with pytest.raises(CheckpointError, match="expected step 5, got 7"):
-        read_checkpoint(run, 5)
 
 
 def test_a_checkpoint_of_a_later_format_is_refused():
