@@ -256,15 +256,6 @@ def test_numbers_in_nanogpts_log_are_parsed_whole():
         read_nanogpt_log(Path("log.txt"))
 
 
-def test_damaged_lines_of_metrics_are_skipped():
-    """Bug: a line `null`, or one whose loss is null, ended in an AttributeError or TypeError."""
-    good = {"step": 3, "elapsed_s": 0.5, "val_loss": 2.5}
-    damaged = [None, [], good | {"val_loss": None}, good | {"step": None}]
-    Path("metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in [good, *damaged]))
-    curve = read_curve(Path(), 7)
-    assert (curve.steps, curve.losses, curve.final_loss) == ([3], [2.5], 2.5)
-
-
 def test_a_run_that_begins_below_a_loss_reached_it_at_step_0():
     """Bug: step 0 was left out, so a fine-tuned run needed time for a loss that it began with."""
     losses = {0: 1.5, 11: 1.7, 23: 1.3}

@@ -45,18 +45,6 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(corpus, compile
         assert evaluate(best, corpus.val) == expected
 
 
-@pytest.mark.parametrize("V", [31, 1511])  # the head and the loss apart, and as one
-def test_the_first_step_equals_the_cpus(corpus, V):
-    losses = {}
-    for name in ("cpu", "cuda"):
-        config = small(device=name, train__precision="fp32", train__compile="off")
-        model = GPT(config.model, V, torch.Generator().manual_seed(1))
-        device = torch.device(name)
-        step = build_step(config, model.to(device), device, SINGLE, corpus.train)
-        losses[name] = torch.tensor([step(i)[0] for i in range(5)])
-    torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
-
-
 def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatch):
     """Nine steps with dropout and two lengths of windows, of which CUDA graphs replay five."""
     config = small(

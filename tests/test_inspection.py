@@ -1,7 +1,5 @@
 """Attention weights are those the model used; pictures show them; the page is safe."""
 
-import base64
-import hashlib
 import json
 import os
 import re
@@ -197,23 +195,6 @@ def test_a_hostile_text_stays_data():
     assert "alert(1)</" not in page
     assert page.count("</body>") == page.count("</html>") == 1
     assert not set(page) & set("\u2028\u2029\u202e\x00\x1b")
-
-
-def test_a_page_needs_no_network_and_runs_no_other_script():
-    analysis, vocabulary = analysis_of("to be")
-    page = attention_page(analysis, "to be", "t", vocabulary).decode()
-    page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
-    assert not re.search(r"https?:|[\"'(]//|url\(|@import|\bsrc=|\bhref=", page)
-    assert not re.search(r"innerHTML|insertAdjacent|document\.write|\bstyle=|\bon[a-z]+=", page)
-    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
-    assert policy
-    allowed = dict(rule.split(" ", 1) for rule in policy[1].split("; "))
-    assert allowed["default-src"] == "'none'"
-    for kind, tag in (("style-src", "style"), ("script-src", "script")):
-        inline = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        assert inline
-        digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
-        assert allowed[kind] == f"'sha256-{digest}'"
 
 
 def test_a_name_is_checked():

@@ -51,7 +51,10 @@ def test_losses_of_a_mixture_are_shown_as_those_of_the_network(counted):
 
 
 def test_damaged_losses_of_an_old_run_are_skipped(counted, gpt):
-    """Bug: a step of 1e999 ended every command, and a text was read as a val loss."""
+    """Bug: a step of 1e999 ended every command, and a text was read as a val loss.
+
+    Bug: a line `null` ended `gpt compare` in an AttributeError.
+    """
     records = [*(counted / "metrics.jsonl").read_text().splitlines()[:-1], '{"step": 1e999}']
     records += ["[1]", "null", '{"step": 30, "val_loss_network": "low"}', '{"st']
     (counted / "metrics.jsonl").write_text("\n".join(records))

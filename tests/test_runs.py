@@ -83,16 +83,6 @@ def test_the_files_are_those_of_other_programs():
     assert json.loads((RUN / "checkpoints/index.json").read_text()) == {"last": 7, "best": 7}
 
 
-@pytest.mark.parametrize(
-    ("keep", "expected"),
-    [(1, {2, 11}), (2, {2, 7, 11}), (3, {2, 5, 7, 11}), (97, {2, 3, 5, 7, 11})],
-)
-def test_the_last_ones_and_the_best_are_kept(keep, expected):
-    write(2, 3, 5, 7, 11, best=2, keep=keep)
-    assert kept() == expected
-    assert read_checkpoint(RUN).step == 2
-
-
 def test_the_best_before_is_kept_until_the_next_checkpoint():
     """Should the new best be damaged, the run rolls back, and `best` with it."""
     write(2, 3, 5, best=2)
