@@ -6,7 +6,6 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ from gpt.text.vocabulary import Ids, Vocabulary
 from tests.conftest import HANGS_S, PANGRAM
 from tests.test_text import any_text
 
-Gpt = Callable[..., tuple[int, str, str]]
 words = st.text("ab \n", min_size=1, max_size=200)
 
 

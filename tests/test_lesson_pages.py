@@ -6,7 +6,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.conftest import small
 from tests.lessons import SECONDS, cells_of, printed, short, shown
 from tests.test_model import shaken
 
-Gpt = Callable[..., tuple[int, str, str]]
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs.\n"
 
 
@@ -46,7 +44,7 @@ def run_of(name: str, run: str) -> str | None:
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_fits_200_lines_of_80_columns_and_every_check_holds(name: str, run: str) -> None:
+def test_a_lesson_fits_200_lines_of_80_columns_and_every_check_holds(name, run):
     """Tables of 93 columns wrapped in the middle of a number at 80."""
     lines = shown(name, run_of(name, run)).splitlines()
     assert max(map(len, lines)) <= 80
@@ -57,9 +55,7 @@ def test_a_lesson_fits_200_lines_of_80_columns_and_every_check_holds(name: str, 
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_notebook_runs_from_a_clean_kernel_and_prints_what_the_lesson_prints(
-    name: str, run: str, tmp_path: Path
-) -> None:
+def test_a_notebook_runs_from_a_clean_kernel_and_prints_what_the_lesson_prints(name, run, tmp_path):
     notebook = nbformat.reads(to_notebook(cells_of(name, run_of(name, run))), as_version=4)
     nbformat.validate(notebook)
     assert "<details>" in notebook.cells[-2].source  # the answers are collapsed
@@ -74,9 +70,7 @@ def test_a_notebook_runs_from_a_clean_kernel_and_prints_what_the_lesson_prints(
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_written_program_prints_what_the_lesson_prints(
-    name: str, run: str, tmp_path: Path, gpt: Gpt
-) -> None:
+def test_a_written_program_prints_what_the_lesson_prints(name, run, tmp_path, gpt):
     path = tmp_path / "my.py"
     options = ["--run", run] if name == FOLLOW else []
     assert gpt("explain", name, "--write", path, *options)[:2] == (0, f"{path}\n")
@@ -102,9 +96,7 @@ def run_program(text: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_edit_of_an_exercise_does_what_the_answer_says(
-    name: str, run: str, tmp_path: Path
-) -> None:
+def test_the_edit_of_an_exercise_does_what_the_answer_says(name, run, tmp_path):
     """Two answers had figures of an edit that was applied twice."""
     cells = cells_of(name, run_of(name, run))
     (task,) = (c.text for c in cells if c.kind == "markdown" and "```diff" in c.text)
@@ -125,7 +117,7 @@ def test_the_edit_of_an_exercise_does_what_the_answer_says(
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_answer_of_the_function_to_write_is_right(name: str, run: str, tmp_path: Path) -> None:
+def test_the_answer_of_the_function_to_write_is_right(name, run, tmp_path):
     cells = cells_of(name, run_of(name, run))
     answer = next(cell.text for cell in cells if cell.kind == "answer")
     ((_, body),) = FENCED.findall(answer)
@@ -140,7 +132,7 @@ def test_the_answer_of_the_function_to_write_is_right(name: str, run: str, tmp_p
 # --- what lessons print ---
 
 
-def test_a_check_says_what_it_got(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_says_what_it_got(capsys):
     check("sum", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
     check("shape", torch.zeros(2, 3), torch.zeros(3))
     check("nan", torch.tensor([1.0, math.nan]), torch.tensor([1.0, 3.0]))
@@ -157,7 +149,7 @@ def test_a_check_says_what_it_got(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_aligned(capsys):
     table("caption", {"a": [1.5, -2], "bb": [1e-7, -math.inf]}, ["x", "y"])
     heat_map("map", torch.tensor([[1.0, 0.25]]))
     assert capsys.readouterr().out.splitlines() == [
@@ -175,14 +167,12 @@ def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def written(gpt: Gpt) -> Path:
+def written(gpt):
     assert gpt("explain", "textbook", "--write", "gpt.py")[:2] == (0, "gpt.py\n")
     return Path("gpt.py")
 
 
-def test_the_textbook_is_a_short_program_that_needs_torch_alone(
-    written: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_textbook_is_a_short_program_that_needs_torch_alone(written, monkeypatch, capsys):
     source = written.read_text("utf-8")
     assert len(source.splitlines()) <= 200
     tree = ast.parse(source)
@@ -208,8 +198,8 @@ def test_the_textbook_is_a_short_program_that_needs_torch_alone(
     ],
 )
 def test_a_text_that_the_textbook_cannot_train_on_ends_in_one_line(
-    written: Path, monkeypatch: pytest.MonkeyPatch, text: bytes | None, message: str
-) -> None:
+    written, monkeypatch, text, message
+):
     """Bug: it ended in a traceback."""
     if text is not None:
         Path("text.txt").write_bytes(text)
@@ -218,7 +208,7 @@ def test_a_text_that_the_textbook_cannot_train_on_ends_in_one_line(
         runpy.run_path(str(written), run_name="__main__")
 
 
-def test_the_textbook_has_the_logits_of_production() -> None:
+def test_the_textbook_has_the_logits_of_production():
     sizes = {"T": 13, "C": 35, "n_layer": 3, "n_head": 5, "head_size": 7, "value_size": 7}
     form = load_config("classic").model.model_dump()
     production = shaken(GPT(ModelConfig.model_validate(form | sizes), 37))
@@ -228,7 +218,7 @@ def test_the_textbook_has_the_logits_of_production() -> None:
     torch.testing.assert_close(book(ids), production(ids), rtol=1e-3, atol=1e-3)
 
 
-def test_the_rates_of_the_textbook_rise_and_fall() -> None:
+def test_the_rates_of_the_textbook_rise_and_fall():
     rates = [textbook.learning_rate(step, 2000) for step in range(2000)]
     assert rates[:100] == sorted(rates[:100])
     assert rates[99:] == sorted(rates[99:], reverse=True)
@@ -238,7 +228,7 @@ def test_the_rates_of_the_textbook_rise_and_fall() -> None:
 # --- the ladder ---
 
 
-def test_a_row_is_the_same_however_often_it_is_trained() -> None:
+def test_a_row_is_the_same_however_often_it_is_trained():
     V = len(ladder.python_docs()[2])
 
     def new() -> torch.nn.Module:
@@ -247,14 +237,14 @@ def test_a_row_is_the_same_however_often_it_is_trained() -> None:
     assert ladder.fit(new, 3)[1] == ladder.fit(new, 3)[1]
 
 
-def test_the_ladder_shows_the_rows_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ladder_shows_the_rows_so_far(capsys):
     V = len(ladder.python_docs()[2])
     ladder.climb({"one head": lambda: ladder.SmallModel(V, ladder.Head(64, 64))}, 3)
     names = [line[2:34].strip() for line in capsys.readouterr().out.splitlines()[1:]]
     assert names == ["bigram", "average", "average of values", "one head"]
 
 
-def test_val_loss_predicts_each_character_of_whole_windows_once() -> None:
+def test_val_loss_predicts_each_character_of_whole_windows_once():
     table: Any = torch.nn.Embedding(5, 5)
     ids = torch.tensor([0, 1, 2, 3, 4, 0, 1])
     losses = -table(ids[:-1]).log_softmax(-1).gather(1, ids[1:, None])
@@ -264,7 +254,7 @@ def test_val_loss_predicts_each_character_of_whole_windows_once() -> None:
 # --- the command ---
 
 
-def test_a_written_file_replaces_nothing(gpt: Gpt) -> None:
+def test_a_written_file_replaces_nothing(gpt):
     Path("old.py").write_text("mine")
     for arguments, message in [
         (["head", "--write", "old.py"], "--write old.py: expected a new file, but it exists"),
@@ -278,9 +268,7 @@ def test_a_written_file_replaces_nothing(gpt: Gpt) -> None:
     assert Path("old.py").read_text() == "mine"
 
 
-def test_the_answers_are_shown_on_request_and_a_failing_check_ends_with_1(
-    gpt: Gpt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answers_are_shown_on_request_and_a_failing_check_ends_with_1(gpt, monkeypatch):
     code, out, _ = gpt("explain", "scaling")
     assert (code, "69.8762" in out, "next: gpt explain heads" in out) == (0, False, True)
     assert "69.8762" in gpt("explain", "scaling", "--answer")[1]
@@ -289,7 +277,7 @@ def test_the_answers_are_shown_on_request_and_a_failing_check_ends_with_1(
     assert (code, "scaling: a check fails" in err) == (1, True)
 
 
-def test_code_is_highlighted_in_a_colour_terminal() -> None:
+def test_code_is_highlighted_in_a_colour_terminal():
     from gpt.lessons.render import to_terminal
 
     cells = cells_of("scaling")[:3]

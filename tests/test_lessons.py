@@ -129,13 +129,13 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
 
 
 @pytest.mark.parametrize("item", ITEMS)
-def test_an_idea_of_the_notebooks_is_in_its_lesson(item: int) -> None:
+def test_an_idea_of_the_notebooks_is_in_its_lesson(item):
     """Ideas 58, 80, 90, 96, 100 and 105 were in no lesson. Figures are equal to the digit."""
     lesson, pattern = ITEMS[item]
     assert re.search(pattern, " ".join(shown(lesson).split()))
 
 
-def test_the_table_of_the_notebooks_ideas_is_that_of_the_readme() -> None:
+def test_the_table_of_the_notebooks_ideas_is_that_of_the_readme():
     readme = Path(__file__).with_name("README.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \| .* \| (\w+) \|", readme, re.MULTILINE)
     assert {int(number): lesson for number, lesson in rows if number != "106"} == {
@@ -146,7 +146,7 @@ def test_the_table_of_the_notebooks_ideas_is_that_of_the_readme() -> None:
 # --- statements that were wrong ---
 
 
-def test_the_outputs_of_a_linear_layer_have_a_third_of_the_variance() -> None:
+def test_the_outputs_of_a_linear_layer_have_a_third_of_the_variance():
     """Bug: "about as large as inputs"."""
     torch.manual_seed(1)
     x = torch.randn(2003, 503)
@@ -154,7 +154,7 @@ def test_the_outputs_of_a_linear_layer_have_a_third_of_the_variance() -> None:
     assert "0.1201" in printed("layers")
 
 
-def test_an_average_cannot_use_positions() -> None:
+def test_an_average_cannot_use_positions():
     """Bug: "An average does not say which character was where; attention does"."""
     average, x = ladder.AveragedValues(7), torch.randn(3, 11, 7)
     table = torch.randn(11, 7)
@@ -164,33 +164,33 @@ def test_an_average_cannot_use_positions() -> None:
     assert not (head(x + table) - head(x)).allclose(head(table[None]), atol=1e-2)
 
 
-def test_without_no_grad_running_statistics_keep_every_graph() -> None:
+def test_without_no_grad_running_statistics_keep_every_graph():
     """Bug: the BatchNorm of the lesson did so."""
     assert "BatchNorm: keeps a graph: False; backward works" in printed("normalization")
     assert "LeakyNorm: keeps a graph: True; Trying" in printed("normalization")
 
 
-def test_an_identity_has_a_gradient_of_4() -> None:
+def test_an_identity_has_a_gradient_of_4():
     x = torch.randn(2, 8, 16, requires_grad=True)
     (gradient,) = torch.autograd.grad(x[..., 0].sum(), x)
     assert gradient.norm().item() == 4
     assert "Its reference is 4.0" in " ".join(shown("block").split())
 
 
-def test_a_new_textbook_model_has_the_loss_that_is_printed() -> None:
+def test_a_new_textbook_model_has_the_loss_that_is_printed():
     """Bug: the page showed the loss of a model other than that of the printed code."""
     loss, uniform = re.search(r"(\d\.\d+)  (\d\.\d+)\n", printed("model")).groups()  # type: ignore[union-attr]
     assert float(uniform) == pytest.approx(math.log(65), abs=1e-4)
     assert float(loss) == pytest.approx(float(uniform), abs=0.2)
 
 
-def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved() -> None:
+def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved():
     fused = MultiHeadAttention(15, 3, 7)
     assert [name for name, _ in fused.named_buffers()] == ["mask"]
     assert {name.split(".")[0] for name in fused.state_dict()} == {"qkv", "projection"}
 
 
-def test_the_causality_test_passes_what_is_causal() -> None:
+def test_the_causality_test_passes_what_is_causal():
     namespace: dict[str, object] = {}
     source = next(c.text for c in cells_of("masks") if "def leaks" in c.text)
     code = re.search(r"def leaks.*?\n\n\n", source, re.DOTALL)
@@ -219,7 +219,7 @@ LEFT_OUT = {  # {0}: val loss, the mean of three seeds
 
 
 @pytest.mark.parametrize("part", LEFT_OUT)
-def test_what_the_recipe_brings_is_in_the_record_of_experiments(part: str) -> None:
+def test_what_the_recipe_brings_is_in_the_record_of_experiments(part):
     """Any row that held both figures, in either order, would do; 1.863 was not compared."""
     record = Path(__file__).parents[1].joinpath("scripts", "experiments.md").read_text("utf-8")
     figure = re.search(re.escape(part) + r"\s+(\d\.\d{3})", printed("recipe"))

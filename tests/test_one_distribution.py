@@ -51,11 +51,7 @@ def echoed(url: str, text: str) -> NDArray[np.float64]:
     return np.array(answer["choices"][0]["logprobs"]["token_logprobs"][1:])
 
 
-def test_up_to_t_all_parts_agree(
-    run: Path,
-    server: str,
-    browser: Chrome,  # noqa: F811
-) -> None:
+def test_up_to_t_all_parts_agree(run, server, browser):  # noqa: F811
     """Bug: the printed loss was that of a mixture with n-gram counts, samples those of another."""
     model, prompt = gpt.load(run), "the "
     sample, log_p = sampled(model, prompt, T - len(prompt))
@@ -72,11 +68,7 @@ def test_up_to_t_all_parts_agree(
     assert np.log(p.astype(float)) == pytest.approx(with_rounded_weights, abs=1e-4)
 
 
-def test_beyond_t_samples_server_and_page_move_the_context_alike_and_loss_has_windows(
-    run: Path,
-    server: str,
-    browser: Chrome,  # noqa: F811
-) -> None:
+def test_beyond_t_samples_server_and_page_move_the_context_alike(run, server, browser):  # noqa: F811
     model, prompt = gpt.load(run), "the "
     sample, log_p = sampled(model, prompt, 3 * T)
     text = prompt + sample

@@ -158,11 +158,8 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(monkeypatch):
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
 
 
-Gpt = Any  # Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def three_runs(text_file: Path, gpt: Gpt) -> None:
+def three_runs(text_file, gpt):
     """Two of the same text, which are finished, and `third`, which is not."""
     steps = ("--set", "train.steps=3", "--set", "model.C=8", "--set", "model.T=7")
     for _ in range(2):

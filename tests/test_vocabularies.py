@@ -5,7 +5,6 @@ import math
 import re
 import shutil
 import unicodedata
-from collections.abc import Callable
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +30,6 @@ from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
-
-Gpt = Callable[..., tuple[int, str, str]]
 
 TEXT = "日本語の文章 and naïve English — 👩🚀.\n" * 41 + "いろは\n"
 WIDE_A = "\N{FULLWIDTH LATIN CAPITAL LETTER A}"

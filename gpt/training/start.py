@@ -176,9 +176,10 @@ def _resumed_state(context: RunContext, *, extend: bool) -> RunState:
         update.load_state_dict(state)
         _warn_of_other_digits(update, state.numbers)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        reason = " ".join(str(error).split()).partition(" For further information")[0]  # pydantic's
         raise CheckpointError(
             f"{context.name}/checkpoints/step-{data.step}: its training state is not of this model "
-            f"({' '.join(str(error).split()):.200}); start a new run"
+            f"({reason:.200}); start a new run"
         ) from error
     minutes = config.train.minutes
     is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
