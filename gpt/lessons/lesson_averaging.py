@@ -12,7 +12,6 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.lessons.ladder import climb, example, python_docs

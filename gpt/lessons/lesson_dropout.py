@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.lessons import ladder
-from gpt.lessons.ladder import AddPositions, Head, SmallModel, attend
+from gpt.lessons.ladder import AddPositions, Head, SmallModel
 from gpt.lessons.render import check, heat_map, table
 from gpt.lessons.textbook import TextbookBlock
 

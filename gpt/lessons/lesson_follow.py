@@ -60,8 +60,7 @@ attention = block.attention
 q, k, v = (part[0, head].detach() for part in attention.heads(x))
 linear = attention.qkv(x)[0, -1].detach()  # before QK norm
 before = linear.split(config.head_size)[head].norm()
-print(f"layer {layer + 1}, head {head + 1}, hs = {config.head_size}")
-print(f"QK norm: {config.qk_norm}")
+print(f"layer {layer + 1}, head {head + 1}, QK norm {config.qk_norm}")
 lengths = [before, q[-1].norm(), k.norm(dim=1).max()]
 table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 

@@ -72,7 +72,6 @@ check("these lines = production's embedding", x, model.embed(ids))
 #
 # **5. Zero initialisation.** The head and the last layer of each attention and MLP begin at 0: a
 # block adds nothing until it has learned to, and all characters are equally likely.
-print("squared ReLU:", torch.tensor([-2.0, -1, 0, 1, 2]).relu() ** 2)
 check("a new block returns its input", model.blocks[0](x), x)
 loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
 check("a new model's loss = ln V", loss, math.log(11))

@@ -104,7 +104,7 @@ check("my_softmax = torch's", my_softmax(raw), raw.softmax(dim=-1))
 
 # Answers
 #
-# 1. Four times as large: 4.1798, 69.8762 and 4.3673. Dividing by sqrt(hs) corrects for the size of
+# 1. Four times as large: 4.1794, 69.8759 and 4.3672. Dividing by sqrt(hs) corrects for the size of
 #    the head, not for large queries. QK norm (lesson `recipe`) corrects for those.
 #
 # 2. Exponentials, divided by their sum. (Subtract the largest score first, which changes nothing
