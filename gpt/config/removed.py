@@ -1,4 +1,4 @@
-"""Settings that earlier versions had: what to do instead, and how the configs of old runs load."""
+"""Settings and options of earlier versions: what to do instead, and how old configs load."""
 
 from typing import Any
 
@@ -17,6 +17,15 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "train.beta1": "it is always 0.9, so leave it out",
     "sample.presence_penalty": "use a higher sample.temperature instead",
     "sample.frequency_penalty": "use a higher sample.temperature instead",
+}
+REMOVED_OPTIONS = {  # of the command line: the end of the message that refuses the option
+    "--jobs": "the runs of a sweep are trained one after another; leave it out",
+    "--dynamic": "a model does not learn while it is scored; leave it out",
+    "--stride": "windows do not overlap, as in training; leave it out",
+    "--csv": "use --json",
+    "--markdown": "use --json",
+    "--presence-penalty": "use a higher --temperature instead",
+    "--frequency-penalty": "use a higher --temperature instead",
 }
 # by dotted key: the last commit that loads a run in which this setting is not null
 LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
