@@ -116,8 +116,8 @@ check("log_probability = -nats", log_probability(logits[0], ids), -nats)
 
 # Answers
 #
-# 1. LayerNorm gives every stream the same length, about sqrt(C). Without it, logits are as large as
-#    the stream is long. "the last row = the prediction" fails.
+# 1. LayerNorm brings every stream to the same scale. Without it, logits are as large as the stream
+#    is long. "the last row = the prediction" fails.
 #
 # 2. Select the logits of the characters that came:
 #
