@@ -1,11 +1,10 @@
-"""Make characters safe to print, and highlight text in a terminal by ANSI codes."""
+"""Make characters safe to print."""
 
 import unicodedata
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
-BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on black
 
 
 def visible(text: str) -> str:
@@ -40,29 +39,3 @@ def escaped(c: str) -> str:
 def in_one_line(text: str) -> str:
     """Return `visible(text)` on one line, with `↵` for line ends and `⇥` for tabs."""
     return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
-
-
-def bold(text: str) -> str:
-    """Return `text` with the ANSI codes for bold."""
-    return f"\x1b[1m{text}\x1b[22m"
-
-
-def coloured(text: str, colour: int = BLUE) -> str:
-    """Return `text` with the ANSI codes for the text colour `colour`, a number from 0 to 255."""
-    return f"\x1b[38;5;{colour}m{text}\x1b[0m"
-
-
-def shaded(text: str, value: float) -> str:
-    """Return `text` with ANSI codes that show a `value` from -1 to 1.
-
-    Positive values are blue, negative ones red. With increasing absolute value, the text is dim,
-    coloured, bold, or white on a coloured background.
-    """
-    colour, size = RED if value < 0 else BLUE, abs(value)
-    if size < 1 / 6:
-        return f"\x1b[2m{text}\x1b[0m"
-    if size < 1 / 2:
-        return coloured(text, colour)
-    if size < 3 / 4:
-        return f"\x1b[1;38;5;{colour}m{text}\x1b[0m"
-    return f"\x1b[48;5;{colour};1;38;5;231m{text}\x1b[0m"
