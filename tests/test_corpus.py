@@ -88,8 +88,8 @@ def test_a_text_from_windows_is_the_same_corpus(caplog):
         assert windows.ids.tolist() == unix.ids.tolist()
         assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
         assert caplog.messages.pop() == (
-            "text.txt: line ends read as LF that were CRLF or CR: 28; "
-            "data.newlines=keep would keep them"
+            "text.txt: 28 line ends (CRLF or CR) were changed to LF; "
+            "data.newlines=keep keeps them"
         )
         caplog.clear()
 
@@ -204,7 +204,7 @@ def test_lines_can_be_held_out():
     content = "".join(f"{i:04}\n" for i in range(500)).encode()
     whole = load(content, documents="lines")
     assert whole.sha256 == hashlib.sha256(content).hexdigest()
-    with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, by which each line"):
+    with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, so each line"):
         load(content, split="documents")
     corpus = load(content, split="documents", documents="lines")
     train, val = (corpus.vocabulary.decode(ids).splitlines() for ids in (corpus.train, corpus.val))

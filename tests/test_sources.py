@@ -633,7 +633,8 @@ def test_a_column_of_parquet_is_read():
         "t.parquet:4": "é" * 3001,
     }
     assert refusal("t.parquet") == (
-        't.parquet: name the column to read by settings=["data.column=COLUMN"]; there are id, text'
+        't.parquet: name the column to read by settings=["data.column=COLUMN"]; the columns are id,'
+        " text"
     )
     told = refusal("t.parquet", column="body")
     assert told.startswith("t.parquet:1: bad record: expected text in body (data.column), got id, ")
@@ -731,7 +732,7 @@ def test_a_folder_without_text_says_what_is_in_it():
     assert refusal("f") == (
         "f: expected text files, got none; "
         "skipped 4 binary data (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe); "
-        "name a text file, or a folder that has some"
+        "name a text file, or a folder with text files"
     )
 
 

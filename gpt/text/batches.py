@@ -10,7 +10,7 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
 EVAL_CHARACTERS = 4096  # ids in a forward pass of an evaluation thread; limits memory
-ACCELERATOR_EVAL_CHARACTERS = 2**16  # the same on an accelerator, which fewer ids would not fill
+ACCELERATOR_EVAL_CHARACTERS = 2**16  # ids in a forward pass on an accelerator; fewer are slower
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
@@ -32,7 +32,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
         step: the number of the batch, counted from 0.
     """
     last = len(ids) - T  # a window starts before this index
-    count = max(last // T, 1)  # windows in an epoch
+    count = max(last // T, 1)  # number of windows in an epoch
     epochs, positions = np.divmod(step * B + np.arange(B), count)
     starts = np.empty(B, np.int64)
     for epoch in np.unique(epochs):
@@ -93,7 +93,7 @@ def scored_windows(
             one window, even if `T` is larger.
     """
     targets = len(ids) - 1
-    windows = targets // T  # whole ones in the text
+    windows = targets // T  # number of whole windows in the text
     wanted = targets if max_targets is None else max_targets
     n = min(windows, max(1, wanted // T))
     B = max(1, (max_batch or EVAL_CHARACTERS) // T)

@@ -43,7 +43,7 @@ class Corpus:
     selected documents, the hash also covers the position where val begins.
     """
 
-    name: str  # in messages
+    name: str  # name of the text in messages
     ids: Ids  # train split, then val split; memory-mapped
     vocabulary: Vocabulary
     sha256: str
@@ -52,7 +52,7 @@ class Corpus:
     val_characters: int  # number of characters of the val split
     val_bytes: int  # size of the val split in UTF-8
     val_first_bytes: int  # size in UTF-8 of the first character of val, which is not scored
-    val_fraction: float | None = None  # fraction that val is of the text, unless chosen otherwise
+    val_fraction: float | None = None  # data.val_fraction, if val is the end of the same text
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     @property
@@ -156,7 +156,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     try:
         with (
             _progress_bar(f"encoding {name}", counts.bytes) as progress,
-            temporary.open("wb") as file,  # not memory-mapped: a full disk would kill the process
+            temporary.open("wb") as file,  # with a memory map, a full disk would kill the process
         ):
             try:
                 fields = write(parts, counts, file, progress)
@@ -182,7 +182,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
 
 
 def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
-    """Load what `_prepare` wrote, and log its notices; None if missing, damaged or outdated."""
+    """Load the result of `_prepare`; return None if it is missing, damaged or outdated."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         path = folder / record["file"]
@@ -193,8 +193,8 @@ def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
             log.info(notice)
         if record["line_ends"]:
             log.info(
-                f"{name}: line ends read as LF that were CRLF or CR: {record['line_ends']:,}; "
-                f"data.newlines=keep would keep them"
+                f"{name}: {record['line_ends']:,} line ends (CRLF or CR) were changed to LF; "
+                f"data.newlines=keep keeps them"
             )
         return Corpus(
             name,

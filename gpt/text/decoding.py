@@ -16,11 +16,11 @@ BYTE_ORDER_MARKS = {  # longer marks first, because the UTF-32 mark begins with 
 }
 ENCODING_SAMPLE_BYTES = 65_536  # size of the sample from which an encoding is guessed
 WIDE = ("utf_16_le", "utf_16_be")
-ENCODINGS = (  # candidates, the preferred ones first
+ENCODINGS = (  # encodings that are tried, the preferred ones first
     *("cp1254", "cp1252", "cp1250", "cp1251", "koi8_r", "cp1253", "cp1256", "cp932", "euc_jp"),
     *("gb18030", "big5", "cp949", "cp866", "mac_roman", *WIDE),
 )
-NEARLY_AS_LIKELY = 0.1  # difference of charset-normalizer's scores (0 to 1) that decides nothing
+NEARLY_AS_LIKELY = 0.1  # encodings with scores (0 to 1) closer than this are equally likely
 
 
 def is_utf8(encoding: str) -> bool:
@@ -84,7 +84,7 @@ def utf8_chunks(
             else:
                 ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                if found := text.count("\ufffd"):  # some can be in the text itself
+                if found := text.count("\ufffd"):  # valid text can contain U+FFFD, too
                     replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:
@@ -130,8 +130,8 @@ def _sample_around(content: bytes, start: int) -> bytes:
 def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str | None:
     """Return the most likely encoding of `sample`, which is not UTF-8; None if none is likely.
 
-    charset-normalizer measures how well each of the `candidates` fits. Of those that fit about
-    equally well, return the first. cp1254 differs from cp1252 by the letters of Turkish only.
+    charset-normalizer measures how well each of the `candidates` fits. If several fit about equally
+    well, return the first. cp1254 is only considered for Turkish; otherwise it equals cp1252.
     """
     import charset_normalizer  # takes 0.1 s; valid UTF-8 does not need it
 

@@ -18,9 +18,9 @@ class Document:
     Read the chunks before requesting the next document, because archives are read in one pass.
     """
 
-    name: str  # in messages
+    name: str  # name of the document in messages
     chunks: Callable[[], Iterator[bytes]]
-    raw: bool = False  # whether it is binary: its chunks are any bytes and are not normalised
+    raw: bool = False  # whether the chunks are arbitrary bytes, which are not normalised
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Source:
     """A text that can be read more than once."""
 
     name: str  # as the user typed it
-    parts: Callable[[], Iterator[Document | Skipped]]  # all, always in the same order
+    parts: Callable[[], Iterator[Document | Skipped]]  # yields all files, always in the same order
     files: tuple[Path, ...] = ()  # files on disk that contain the text
-    notices: Callable[[], Sequence[str]] = tuple  # returns the lines to log after all was read
+    notices: Callable[[], Sequence[str]] = tuple  # returns lines to log after the text was read
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     def documents(self) -> Iterator[Document]:

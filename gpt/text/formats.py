@@ -22,9 +22,9 @@ BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
     (0, b"\x28\xb5\x2f\xfd", "compressed file without the suffix .zst"),
 )
 BINARY = "binary data"
-CONTROLS = bytes({*range(0x20)} - {*b"\t\n\f\r\x1b"})  # control characters, rare in text
+CONTROLS = bytes({*range(0x20)} - {*b"\t\n\f\r\x1b"})  # control characters that are rare in text
 MAX_CONTROLS = 0.001  # largest fraction of CONTROLS in text
-COUNTED_BYTES = 2**16  # number of first bytes of a chunk in which CONTROLS are counted
+COUNTED_BYTES = 2**16  # CONTROLS are counted in this many bytes at the beginning of a chunk
 
 
 def advice(found: str) -> str:

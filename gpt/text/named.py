@@ -88,8 +88,8 @@ def locate(download: Download) -> Path:
         if path.is_file():
             if hashlib.sha256(path.read_bytes()).hexdigest() != download.sha256:
                 raise TextError(
-                    f"{path}: this is not {download.name} (expected {download}); remove it, or "
-                    f"train on it by its path"
+                    f"{path}: expected {download.name} ({download}), got another file; remove it, "
+                    f"or train on it by its path"
                 )
             return path
     log.info("downloading %s from %s", download.name, download.url)

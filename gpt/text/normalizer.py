@@ -20,8 +20,8 @@ MAX_UNCUT_CHARACTERS = 2**20  # length above which a text without such a charact
 def normalized(text: str, data: DataConfig, vocabulary: Vocabulary | None = None) -> str:
     """Normalise a short text, such as a prompt, by the settings `data`.
 
-    If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) of which
-    it lacks the fewest: `é` is one character in most texts, and two in some.
+    If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) with the
+    fewest unknown characters: `é` is one character in most texts, and two in some.
     """
     if data.newlines == "lf":
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -51,7 +51,7 @@ class Normalizer:
         return filter(None, chunks)
 
     def _with_line_feeds(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        pending = b""  # a CR that ended a chunk: the next one may begin with its LF
+        pending = b""  # a CR at the end of a chunk, because the next chunk may begin with LF
         for chunk in chunks:
             chunk, pending = pending + chunk, b""
             if b"\r" in chunk:

@@ -24,7 +24,7 @@ from gpt.text.splits import divided, document_lengths, held_out, train_character
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
-MIN_FIRST_BYTE = -64  # 0xC0 as int8; a byte of UTF-8 begins a character if it is not below this
+MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
 
 OnProgress = Callable[[int], object]
 """A function that is called with the number of bytes read since its last call."""
@@ -68,7 +68,7 @@ class CharacterCounts:
 
     def add(self, chunk: bytes) -> None:
         """Add the characters of `chunk` to the counts."""
-        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may not be UTF-8
+        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may be binary data
         self.counts[: len(counts)] += counts
         self.total += character_count(chunk)
 
@@ -137,7 +137,7 @@ class Task:
                 len(document_lengths(self.source, data.model_copy(update={"documents": "lines"})))
                 > 1
             ):
-                advice = "use data.documents=lines, by which each line is one, or data.split=tail"
+                advice = "use data.documents=lines, so each line is a document, or data.split=tail"
             raise TextError(
                 f"{self.source.name}: data.split=documents holds out whole documents: expected at "
                 f"least 2, got {len(lengths)}; {advice}"
@@ -228,7 +228,7 @@ def write(
         raise ValueError("the text has changed")
     sync(file)
     train_ids = train_bytes if vocabulary.is_bytes else counts.train_characters
-    if len(parts) > 1:  # the same characters with another split are another text
+    if len(parts) > 1:  # the same characters with another split need another hash
         digest.update(f"split at {train_ids}".encode())
     return {
         "sha256": digest.hexdigest(),

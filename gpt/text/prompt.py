@@ -12,7 +12,7 @@ from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-LISTED_CHARACTERS = 20  # most characters that a message lists; the others are counted
+LISTED_CHARACTERS = 20  # largest number of characters in a message; it counts the others
 
 
 def prepare_prompt(

@@ -19,7 +19,7 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 CHUNK_BYTES = 1 << 21  # size of the blocks that are read, which fit into a processor's cache
 HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
-LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message
+LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message, in characters
 ARCHIVES = (".zip", ".tar")
 TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 
@@ -28,7 +28,7 @@ TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 class Entry:
     """A file on disk or in an archive."""
 
-    name: str  # in messages
+    name: str  # name of the file in messages
     open: Callable[[], IO[bytes]]  # returns a stream of the content, without `start`
     start: bytes | None = None  # first bytes of a file in a .tar, which can be read only once
 
@@ -72,7 +72,7 @@ def open_file(path: Path) -> IO[bytes]:
     Reading a damaged file can raise any exception of the decompression library.
     """
     if suffix := split_suffixes(path.name)[1]:
-        library: Any = importlib.import_module(COMPRESSED[suffix])  # some Pythons lack one
+        library: Any = importlib.import_module(COMPRESSED[suffix])  # some Pythons lack a library
         return cast(IO[bytes], library.open(path))
     return path.open("rb")
 
@@ -86,7 +86,8 @@ def naming_errors(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise TextError(
-            f"{name}: this Python cannot read it ({error}); install it or convert the file"
+            f"{name}: this Python lacks a module to decompress it ({error}); install the module, "
+            f"or decompress the file"
         ) from None
     except Exception as error:  # the libraries fail in many ways on damaged or hostile bytes
         if isinstance(error, OSError) and error.strerror:
@@ -132,8 +133,8 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
                 yield member.name, Entry(name, content.__enter__, start)  # already open
-        # tarfile takes a damaged header for the end of the archive, after which there are zeros
+        # tarfile stops at a damaged header as at the end; after the real end, all bytes are zero
         file.seek(archive.offset)
-        while block := file.read(CHUNK_BYTES):  # to the end of the file, where its checksum is
+        while block := file.read(CHUNK_BYTES):  # the checksum is verified at the end of the file
             if block.strip(b"\0"):
                 raise tarfile.ReadError("a header is damaged, or another archive follows")

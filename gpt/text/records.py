@@ -58,7 +58,7 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
             names = file.schema_arrow.names
             if column is None:
                 raise TextError(
-                    f"{name}: name the column to read by --set data.column=COLUMN; there are "
+                    f"{name}: name the column to read by --set data.column=COLUMN; the columns are "
                     f"{listed(names, 20)}"
                 )
             columns = [path[0] for path in _paths(column, names) if path[0] in names]
@@ -88,7 +88,7 @@ def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Do
 
 
 def _paths(column: str, names: Iterable[str]) -> list[list[str]]:
-    """Split the setting `column` into paths, unless the whole of it is one of `names`."""
+    """Split the setting `column` into paths, unless `column` as a whole is one of `names`."""
     if column in names:
         return [[column]]
     return [path.strip().split(".") for path in column.split(",")]
@@ -97,9 +97,9 @@ def _paths(column: str, names: Iterable[str]) -> list[list[str]]:
 def values_at(value: Any, path: Sequence[str]) -> list[Any]:
     """Return the strings, numbers and nulls at `path` in a JSON value.
 
-    A list is followed in each element, and so is an object that lacks the next key. A list at the
-    end of `path` may consist of pieces of a text: lines with their ends, or strings and objects, as
-    in `["See ", {"type": "bold", "text": "this"}]`. Its pieces are joined.
+    In a list, and in an object without the next key, all elements are searched. A list at the end
+    of `path` may consist of pieces of a text: lines with their ends, or strings and objects, as in
+    `["See ", {"type": "bold", "text": "this"}]`. The pieces are joined.
     """
     if isinstance(value, dict):
         key, *others = path or ["text"]
@@ -145,9 +145,9 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of an array; else the only value.
+    """Yield the number, from 1, and the value of each element of an array, or of a single value.
 
-    If there are several values, each must be on a line, as in .jsonl.
+    If `text` has several values, each must be on its own line, as in .jsonl.
     """
     try:
         value = _DECODER.decode(text)

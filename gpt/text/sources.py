@@ -72,7 +72,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
     path = stdin or Path(name)
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # a name with a NUL
+    except (OSError, ValueError):  # the name may contain a NUL
         mode = 0
     if stat.S_ISREG(mode):
         if data.globs and split_suffixes(path.name)[0] in ARCHIVES:
@@ -90,7 +90,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
             f"{shown}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {shown}"
         )
-    if has_magic(name) and "\n" not in name and "://" not in name:  # no text, no address
+    if has_magic(name) and "\n" not in name and "://" not in name:  # a glob, not a text or a URL
         root = [*takewhile(lambda part: not has_magic(part), path.parts)]
         found = find_files(Path(*root), data.globs, path.parts[len(root) :])
         return _open_found(name, found, data)
@@ -109,9 +109,9 @@ def _no_such_text(name: str) -> TextError:
 
 
 def _for_text_itself(name: str) -> str:
-    """Return advice for a `name` that may be a text instead of its name; "" for others."""
+    """Return advice if `name` may be a text instead of a file's name, else an empty string."""
     has_space = any(map(str.isspace, name))
-    return "; if this is the text itself, write it to a file, and name that" if has_space else ""
+    return "; if this is the text itself, write it to a file, and name it" if has_space else ""
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
@@ -123,7 +123,7 @@ def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) ->
             files.add(each)
     skips = describe_skipped(files.skipped)
     if not files.paths:
-        chosen, advice = "", "name a text file, or a folder that has some"
+        chosen, advice = "", "name a text file, or a folder with text files"
         if data.globs:
             chosen, advice = " chosen by data.include and data.exclude", "change these settings"
         raise TextError(
@@ -140,7 +140,7 @@ class _TextFiles:
 
     def __init__(self, name: str, data: DataConfig) -> None:
         self._name, self._data = in_message(name), data
-        self._raw = data.vocabulary == "bytes"  # if so, binary files are read, too
+        self._raw = data.vocabulary == "bytes"  # whether to read binary files, too
         self._notices = Notices()
         self.paths, self.skipped = list[Path](), list[Skipped]()
 

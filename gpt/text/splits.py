@@ -46,7 +46,7 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
     lengths, length = [], 0
     for file in source.documents():
         for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents):
-            length += len(fragment.decode())  # faster than character_count for short ones
+            length += len(fragment.decode())  # for short fragments, faster than character_count
             if ends:
                 lengths.append(length)
                 length = 0

@@ -79,7 +79,7 @@ class Vocabulary:
         """Return whether each id begins a character. Some bytes continue a character."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
-        return np.asarray((ids & 0xC0) != 0x80)  # in UTF-8, other bytes have the leading bits 10
+        return np.asarray((ids & 0xC0) != 0x80)  # continuation bytes have the leading bits 10
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """Return the name of each id, from `names`."""
