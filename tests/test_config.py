@@ -86,11 +86,11 @@ def test_words_stay_words(name):
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
         (
             "model: {head_size: 2, key_offset: true}",
-            "model.head_size: expected an even number, with model.key_offset of at least 4",
+            "model.head_size: expected an even number, and at least 4 with model.key_offset",
         ),
         (
             'seed: !!int "010"',
-            "line 1, column 7: not valid YAML: expected no aliases (*name), tags",
+            "line 1, column 7: not valid YAML: expected no aliases (*name), no tags",
         ),
         ("train: {checkpoint_every: 0}", "train.checkpoint_every: expected a number of steps, or"),
         ("block_size: 8", "block_size: unknown key; did you mean model.T?"),
@@ -103,10 +103,10 @@ def test_words_stay_words(name):
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
         (
             "model:\n  T: 3\n  T: 4",
-            "line 3, column 3: not valid YAML: expected different words as keys, got 'T'",
+            "line 3, column 3: not valid YAML: expected distinct words as keys, got 'T'",
         ),
-        ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML: a tab; indent by spaces"),
-        ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), tags (!!int)"),
+        ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML: expected spaces, got a tab"),
+        ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), no tags (!!int)"),
     ],
 )
 def test_a_mistake_is_told_with_its_key(content, message):

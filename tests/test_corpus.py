@@ -88,8 +88,7 @@ def test_a_text_from_windows_is_the_same_corpus(caplog):
         assert windows.ids.tolist() == unix.ids.tolist()
         assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
         assert caplog.messages.pop() == (
-            "text.txt: 28 line ends (CRLF or CR) were changed to LF; "
-            "data.newlines=keep keeps them"
+            "text.txt: 28 line ends (CRLF or CR) were changed to LF; data.newlines=keep keeps them"
         )
         caplog.clear()
 

@@ -59,11 +59,11 @@ def _short_name(key: str) -> str:
 def check_count(runs: int) -> None:
     """Raise UsageError if a sweep has too many runs."""
     if runs > MAX_RUNS:
-        raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
+        raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}; give fewer values")
 
 
 def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values as typed if `change` sets `key` to several values, else None."""
+    """If `change` gives `key` several values, return them as the user wrote them, else None."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None
@@ -80,7 +80,7 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
     parsed = [typed_value(key, each) for each in texts]
     for i, each in enumerate(parsed):
         if each in parsed[:i]:
-            raise ConfigError(f"{origin}: expected different values, got {each!r} twice")
+            raise ConfigError(f"{origin}: expected distinct values, got {each!r} twice")
     return texts
 
 

@@ -103,5 +103,8 @@ class DataConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.val_source is not None and self.split == "documents":
-            raise ValueError("data.split: expected tail, as all of data.val_source is val")
+            raise ValueError(
+                "data.split=documents cannot be combined with data.val_source, which already is "
+                "val; leave data.split out"
+            )
         return self

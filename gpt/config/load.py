@@ -53,7 +53,7 @@ def load_config(
     """
     settings, changes = _settings(base), _changes(overrides)
     run = (settings | changes).get("train.init_from")
-    if inherit is not None and isinstance(run, str) and run:  # validation refuses other values
+    if inherit is not None and isinstance(run, str) and run:  # other values fail validation later
         settings = inherit(run) | settings
     given = settings | changes | _scaled_muon_rate(settings, changes)
     try:
@@ -69,14 +69,13 @@ def load_config(
 
 
 def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
-    """Scale Muon's learning rate by the factor by which `changes` scale AdamW's.
+    """Return Muon's learning rate, by its key, scaled by the same factor as AdamW's in `changes`.
 
-    Return the new rate by its key. Return {} if `changes` lack AdamW's rate, if they contain
-    Muon's, or if `settings` lack Muon's.
+    Return {} if `changes` lack AdamW's rate, if they contain Muon's, or if `settings` lack Muon's.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and settings.get(key) is not None:
-        with suppress(TypeError, ArithmeticError):  # validation refuses such rates
+        with suppress(TypeError, ArithmeticError):  # such rates fail validation later
             default = TrainConfig().learning_rate
             before, after = (each.get(rate_key) or default for each in (settings, changes))
             return {key: min(settings[key] * (after / before), MAX_RATE)}
@@ -105,7 +104,7 @@ def check_effects(config: Config, given: Collection[str]) -> None:
         ("train.max_steps", train.minutes is None and not train.plans, "train.minutes is null"),
         ("train.warmup_steps", exceeds, "it is more than train.max_steps"),
         ("train.muon_learning_rate", train.optimizer == "adamw", "train.optimizer is adamw"),
-        ("data.val_fraction", config.data.val_source is not None, "data.val_source is all of val"),
+        ("data.val_fraction", config.data.val_source is not None, "data.val_source is val"),
     ):
         if is_unused and key in given:
             raise ConfigError(f"{key} has no effect: {reason}; change one of the two")
@@ -118,13 +117,13 @@ def _settings(base: Config | Path | str | None) -> Flat:
         return explicit(base)
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     path = Path(base)
-    if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (no errors)
+    if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (raises no error)
         path = shipped.get(str(base), path)
     origin = shown(str(path))
     try:
         tree = parse(read_bounded(path, MAX_FILE_BYTES).decode(), origin)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{origin}: expected UTF-8 text, got {error}") from None
+        raise ConfigError(f"{origin}: expected UTF-8 text, got {error}; convert it") from None
     except OSError as error:
         raise ConfigError(
             f"{origin}: cannot read the config ({error.strerror}); expected a file, or the name of "
@@ -188,7 +187,7 @@ def typed_value(key: str, text: str) -> Any:
     if is_quoted or (takes_text and is_list):
         return parse(text, origin)
     if takes_text:
-        has_escapes = key in ("data.separator", "data.column")  # other texts are names
+        has_escapes = key in ("data.separator", "data.column")  # others may be paths with a `\`
         return unescaped(text) if has_escapes else text
     is_yaml = text[:1] in ("[", "{") or re.fullmatch(r"[-+.\w]+", text)
     value = parse(text, origin) if is_yaml else None

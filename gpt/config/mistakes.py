@@ -37,7 +37,7 @@ OTHER_NAMES = {  # names that other projects use for a setting
 def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the message of each mistake that pydantic found in a config."""
     for mistake in error.errors(include_url=False):
-        if mistake["type"] != "default_factory_not_called":  # follows from another mistake
+        if mistake["type"] != "default_factory_not_called":  # it follows from another mistake
             key = ".".join(map(str, mistake["loc"]))
             yield key, _message(shown(key), mistake)
 

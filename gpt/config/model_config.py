@@ -6,10 +6,9 @@ from pydantic import Field, model_validator
 
 from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
-# These limits protect against untrusted configs, whose models are created before their weights are
-# read: the largest number of blocks or n-gram embeddings, and the largest T x head_size.
-MAX_LAYERS = 1000
-MAX_ROTARY_ANGLES = 2**24
+# limits for untrusted configs, because a model is created before its weights are read
+MAX_LAYERS = 1000  # largest number of blocks, or of n-gram tables, of all members together
+MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
@@ -76,19 +75,20 @@ class ModelConfig(ConfigSection):
             )
         if self.T * self.head_size > MAX_ROTARY_ANGLES:
             raise ValueError(
-                f"model.T: expected model.T x model.head_size of at most {MAX_ROTARY_ANGLES:,}, "
-                f"got {self.T} x {self.head_size}"
+                f"model.T x model.head_size is {self.T} x {self.head_size}; expected at most "
+                f"{MAX_ROTARY_ANGLES:,}; reduce one of the two"
             )
-        if self.ensemble * max(self.n_layer, self.ngram) > MAX_LAYERS:
-            raise ValueError(
-                f"model.ensemble: expected model.ensemble x model.n_layer (and x model.ngram) of "
-                f"at most {MAX_LAYERS:,}, got {self.ensemble} x {max(self.n_layer, self.ngram)}"
-            )
-        # rotary embeddings rotate pairs of channels; an offset key has pairs in each of its halves
+        for key, count in (("model.n_layer", self.n_layer), ("model.ngram", self.ngram)):
+            if self.ensemble * count > MAX_LAYERS:
+                raise ValueError(
+                    f"model.ensemble x {key} is {self.ensemble} x {count}; expected at most "
+                    f"{MAX_LAYERS:,}; reduce one of the two"
+                )
+        # rotary positions rotate pairs of channels; each half of an offset key has pairs
         is_paired = self.positions == "rotary" or self.key_offset
         if is_paired and (self.head_size % 2 or (self.key_offset and self.head_size < 4)):
             raise ValueError(
-                f"model.head_size: expected an even number, with model.key_offset of at least 4, "
+                f"model.head_size: expected an even number, and at least 4 with model.key_offset, "
                 f"got {self.head_size}"
             )
         return self

@@ -29,7 +29,7 @@ REMOVED_OPTIONS = {  # of the command line: the end of the message that refuses 
 }
 # by dotted key: the last commit that loads a run in which this setting is not null
 LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
-# by dotted key: the last commit that resumes a run in which this setting has not the given value
+# by dotted key: the last commit that resumes a run with another value than the given one
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
@@ -56,10 +56,9 @@ def cannot_resume(tree: Any) -> str | None:
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `data.documents: separator`, a former value, becomes the default. All settings are stored, so a
-    run computes the same without them. There are three exceptions:
-    n-gram counts are lost, `cannot_resume` refuses some runs, and some cannot be loaded. `model.T`
-    becomes the attention window; only counts could reach further back.
+    `data.documents: separator`, a former value, becomes the default. `model.T` becomes the
+    attention window, because only counts could reach further back. Results are the same, except
+    that n-gram counts are lost. `cannot_resume` refuses some runs.
 
     Raises:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.

@@ -28,9 +28,9 @@ class Setting:
     """
 
     key: str  # dotted, such as `train.steps`
-    description: str  # help text; for a choice of words, it begins with them
+    description: str  # help text; begins with the allowed values if there are only a few
     kinds: set[Any]  # types that a value may have; `tuple` stands for a list in YAML
-    default: str  # as in a config file; null if it is computed from other settings
+    default: str  # default as in a config file; null if it is computed from other settings
     group: str  # heading in help and config.yaml
     resumable: bool = False  # whether a resume of a run may change the setting
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"

@@ -20,7 +20,7 @@ from gpt.config.section import (
     setting,
 )
 
-MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of AdamW
+MUON_RATIO = 5  # default ratio of Muon's peak learning rate to AdamW's
 MAX_RATE = 1000.0  # largest learning rate or weight decay; training diverges with much smaller ones
 
 
@@ -56,7 +56,7 @@ StepsOrPart = Annotated[
 ]
 StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-_Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # a list in YAML
+_Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # YAML gives a list
 Plans = Annotated[tuple[_Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
 
 

@@ -1,4 +1,4 @@
-"""Read and write configs as YAML. The only module that imports yaml.
+"""Read and write configs as YAML. No other module imports yaml.
 
 A config file may come from an untrusted source. Parsing it executes no code and takes little time.
 """
@@ -28,7 +28,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set[str]()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                problem = f"expected different words as keys, got {shown(str(key.value))!r}"
+                problem = f"expected distinct words as keys, got {shown(str(key.value))!r}"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
         return dict(super().construct_mapping(node, deep))
@@ -52,10 +52,10 @@ def parse(text: str, origin: str) -> Any:
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            # a few lines of aliases can stand for gigabytes; `!!int "010"` is 8 to PyYAML
+            # a few lines of aliases can stand for gigabytes; PyYAML reads `!!int "010"` as 8
             is_special = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
             if is_special or depth > MAX_LEVELS:
-                problem = f"no aliases (*name), tags (!!int) and more than {MAX_LEVELS} levels"
+                problem = f"no aliases (*name), no tags (!!int) and at most {MAX_LEVELS} levels"
                 raise yaml.MarkedYAMLError(
                     problem=f"expected {problem}",
                     problem_mark=event.start_mark,  # type: ignore[arg-type]
@@ -67,9 +67,9 @@ def parse(text: str, origin: str) -> Any:
             place = f", line {mark.line + 1}, column {mark.column + 1}"
             line = "".join(text.splitlines()[mark.line : mark.line + 1])
             if line[: mark.column + 1].endswith("\t"):
-                problem = "a tab; indent by spaces"
+                problem = "expected spaces, got a tab"
         raise ConfigError(f"{origin}{place}: not valid YAML: {problem}") from None
-    except Exception as error:  # control characters, numbers of thousands of digits
+    except Exception as error:  # for control characters, numbers with thousands of digits
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
 
