@@ -438,7 +438,7 @@ def test_delete_asks_in_a_terminal(gpt, trained, monkeypatch, typed, code):
 def test_a_hostile_config_cannot_speak_to_the_terminal(gpt, trained):
     best = trained / "checkpoints/step-11"
     (best / "config.json").write_text('{"\\u001b[2Jevil": 1}')
-    assert "config.json is not what was written" in gpt("sample")[2]
+    assert "config.json: its SHA-256 differs" in gpt("sample")[2]
     rehash(best)  # as a stranger can
     code, _, err = gpt("sample")
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)

@@ -235,7 +235,7 @@ def test_a_checkpoint_is_named_by_its_step(three_runs, gpt):
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
         assert (code, json.loads(out)["step"]) == (0, step), err
     code, _, err = gpt("sample", "third", "--checkpoint", "5")
-    assert (code, "step-5: no such checkpoint; kept steps: 0, 3" in err) == (1, True)
+    assert (code, "step-5: no such checkpoint; choose one of the steps 0, 3" in err) == (1, True)
     code, _, err = gpt("sample", "third", "--checkpoint", "newest")
     assert (code, "--checkpoint newest: expected best, last or a step" in err) == (2, True)
 
@@ -365,7 +365,7 @@ def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(gpt, co
     code, _, err = gpt(*resume, "train.steps=5")
     assert (code, "r has done 11 steps, more than train.steps 5" in err) == (2, True)
     code, _, err = gpt(*resume, "train.steps=29")
-    assert (code, "ignored train.batch_size (6 to 7); use --set" in err) == (0, True)
+    assert (code, "config.yaml: train.batch_size (6 to 7); a resume" in err) == (0, True)
     assert "from step 11, the learning rate rises from" in err
     code, _, err = gpt(*resume, "train.steps=29", "--set", "train.log_every=2")
     assert (code, "edited" in err, "rises" in err) == (2, False, False)

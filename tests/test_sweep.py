@@ -284,7 +284,7 @@ def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt, config_file):
     assert gpt(*command)[0] == 0
     for key in ("data.vocabulary", "train.init_from"):
         code, _, err = gpt(*command, "--overwrite", "--set", f"{key}={SWEEP}/seed-1337")
-        assert (code, "which --overwrite would remove" in err) == (2, True), err
+        assert (code, "--overwrite would delete" in err) == (2, True), err
     assert len(list(SWEEP.glob("seed-*/checkpoints/index.json"))) == 2
 
 

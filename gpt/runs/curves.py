@@ -10,7 +10,7 @@ from pathlib import Path
 from gpt.errors import UsageError
 from gpt.runs.old_losses import recorded_loss
 
-NANOGPT_LINE = re.compile(  # an evaluation, an iteration, or a size; other groups are None
+NANOGPT_LINE = re.compile(  # matches an evaluation, an iteration, or a size of the model or batch
     r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
     r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
     r"|tokens per iteration will be: (?P<tokens>\d[\d,]*)"
@@ -25,8 +25,8 @@ class Curve:
     steps: list[int]  # steps after which val was evaluated, ascending
     characters: list[int]  # number of characters (or tokens) that were trained on by then
     seconds: list[float]  # seconds of training by then
-    losses: list[float]  # on val, or a part of it (`train.eval_characters`); nanoGPT's can be NaN
-    final_loss: float | None  # of the last evaluation, on all of val; None without evaluations
+    losses: list[float]  # losses on val, or on a part (`train.eval_characters`); can be NaN
+    final_loss: float | None  # loss of the last evaluation, on all of val; None if there is none
 
     @property
     def best_loss(self) -> float | None:
@@ -45,11 +45,11 @@ class Curve:
 
 
 def read_curve(run: Path, characters_per_step: int) -> Curve:
-    """Read a run's curve, in nats per id, from metrics.jsonl; without that file, it is empty."""
+    """Read a run's curve, in nats per id, from metrics.jsonl; without this file, it is empty."""
     points, final_loss = [], None
     with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
         for line in file:
-            # a damaged line, or one without an evaluation
+            # skip damaged lines, and lines without an evaluation
             with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 record = json.loads(line)
                 is_part = "val_loss_part" in record
@@ -100,8 +100,8 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     if all(math.isnan(loss) for step, *_, loss in points if step):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
-            f"`step 250: train loss 1.97, val loss 2.05`; found no such line after step 0, except "
-            f"with val loss nan"
+            f"`step 250: train loss 1.97, val loss 2.05`; found no val loss after step 0 that is a "
+            f"number; name another file"
         )
     steps, seen, times, losses = map(list, zip(*points, strict=True))
     return Curve(steps, seen, times, losses, losses[-1]), parameters

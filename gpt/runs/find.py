@@ -38,12 +38,12 @@ def run_folders() -> list[Path]:
 
 def is_run(folder: Path) -> bool:
     """Return whether `folder` is the folder of a run, which may have no checkpoint yet."""
-    return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (no errors)
+    return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (raises no error)
 
 
 def is_sweep(folder: Path) -> bool:
     """Return whether `folder` contains the runs of a sweep."""
-    return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (no errors)
+    return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (raises no error)
 
 
 def find_run(name: str | None) -> Path:
@@ -54,7 +54,7 @@ def find_run(name: str | None) -> Path:
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]
-        indices = [index for index in indices if os.path.isfile(index)]  # noqa: PTH113 (no errors)
+        indices = [index for index in indices if os.path.isfile(index)]  # noqa: PTH113 (raises no error)
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
@@ -75,7 +75,7 @@ def find_run(name: str | None) -> Path:
 
 
 def _may_exist(name: str) -> bool:
-    """Return whether a file can have this name: without NUL, and in characters of Unicode."""
+    """Return whether a file can have this name, which must have no NUL and no lone surrogate."""
     try:
         return b"\0" not in os.fsencode(name)
     except UnicodeEncodeError:
@@ -134,7 +134,7 @@ def find_to_delete(name: str) -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether gpt wrote a run into `folder`, which is not a link to it."""
+    """Return whether `folder` is a real folder (not a link) with a run that gpt wrote."""
     is_written = (folder / "provenance.jsonl").is_file() or has_checkpoint(folder)
     return is_written and not folder.is_symlink()
 
@@ -142,7 +142,7 @@ def is_ours(folder: Path) -> bool:
 def check_ours(folder: Path) -> None:
     """Raise UsageError unless `folder` is a sweep, or a run for which `is_ours` returns True."""
     if folder.is_symlink():
-        raise UsageError(f"{folder} is a link; expected a run: name {folder.resolve()} itself")
+        raise UsageError(f"{folder}: expected a run, got a link; name {folder.resolve()} itself")
     if not (is_sweep(folder) or is_ours(folder)):
         raise UsageError(
             f"{folder} is not the folder of a run: it has neither provenance.jsonl nor a "
@@ -152,7 +152,7 @@ def check_ours(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of a run on disk. Fields from its checkpoints are None if they cannot be read."""
+    """Summary of a run on disk. Fields from checkpoints that cannot be read are None."""
 
     name: str  # under runs/; SWEEP/RUN for a run in a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
@@ -161,7 +161,7 @@ class RunSummary:
     steps: int | None = None
     val_loss: float | None = None  # the lowest so far, in nats per `unit`
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
-    unit: str | None = None  # "character" or "byte", which an id stands for
+    unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None
     bytes: int = 0
     age_s: float = 0.0  # seconds since its last checkpoint
@@ -183,7 +183,7 @@ def _summarise(run: Path) -> RunSummary:
     size = 0
     for folder, _, names in os.walk(run):
         for name in names:
-            with suppress(OSError):  # removed meanwhile by a running process
+            with suppress(OSError):  # a running process may have removed it meanwhile
                 size += Path(folder, name).lstat().st_size
     index = run / "checkpoints" / INDEX
     age_s = time.time() - (index if index.exists() else run).stat().st_mtime

@@ -9,13 +9,13 @@ from gpt.runs.format import CheckpointData
 
 log = logging.getLogger(__name__)
 
-# Learning rate of fine-tuning / learning rate of the original run (scripts/experiments.md).
+# ratio of the learning rate of fine-tuning to that of the original run (scripts/experiments.md)
 RATE_FACTOR = 0.5
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
     """Return default settings, by dotted key, for a run that fine-tunes the model in `data`."""
-    # a run that was fine-tuned itself has low rates already
+    # if the original run was itself fine-tuned, its rates are low already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
     inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}
     for key, value in values(data.config).items():

@@ -80,8 +80,8 @@ def check_keeps(folder: Path, config: Config) -> None:
             continue
         if folder.resolve() in (needed, *needed.parents):
             raise UsageError(
-                f"{folder}: expected another folder than that of {key} {name}, which --overwrite "
-                f"would remove; choose another --run-dir"
+                f"{folder}: --overwrite would delete {name}, which {key} needs; choose another "
+                f"--run-dir"
             )
 
 

@@ -63,7 +63,7 @@ class TrainingState:
     """State of training other than the weights."""
 
     tensors: Tensors  # state of the optimizers, by name; saved in optimizer.safetensors
-    numbers: dict[str, Any]  # counters and such, as JSON values; saved in training.json
+    numbers: dict[str, Any]  # counters and other JSON values, by name; saved in training.json
 
 
 class _Json(BaseModel):
@@ -116,12 +116,12 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether `folder` is a checkpoint, in its run or copied elsewhere."""
-    return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
+    return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (raises no error)
 
 
 def has_checkpoint(run: Path) -> bool:
     """Return whether the run has a checkpoint, intact or damaged."""
-    # a process that was killed between two renames may leave its only one as .step-N.replaced
+    # a process that was killed between two renames may leave its only checkpoint as this
     return bool(steps_in(run / "checkpoints", r"\.?step-(\d+)(?:\.replaced)?"))
 
 
@@ -129,5 +129,5 @@ def unreadable(path: Path, error: OSError) -> Unreadable:
     """Return the error for a file that may be intact, but could not be read because of `error`."""
     return Unreadable(
         f"{error.filename or path}: cannot be read ({error.strerror or error}); nothing was "
-        f"changed. Look at its permissions and its disk, then try again"
+        f"changed. Check its permissions and its disk, then try again"
     )

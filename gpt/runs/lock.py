@@ -41,7 +41,7 @@ def locked(run: Path) -> Iterator[None]:
     check_plain(run)
     try:
         with FileLock(run / LOCK, timeout=LOCK_TIMEOUT_S):
-            finish_overwrite(run)  # an overwrite by a process that was killed
+            finish_overwrite(run)  # a process may have been killed while it overwrote the run
             try:
                 yield
             finally:
@@ -68,7 +68,7 @@ def is_running(run: Path) -> bool:
                 pass
     except Timeout:
         return True
-    except OSError:  # this user may only read the run
+    except OSError:  # this user has no permission to write the run
         pass
     return False
 
@@ -122,12 +122,12 @@ def finish_overwrite(run: Path) -> None:
 def undo_killed_overwrite(run: Path) -> None:
     """If a process was killed while it overwrote the run, complete or undo the overwrite."""
     if _is_folder(run / REPLACED_FOLDER) and not is_running(run):
-        with locked(run):  # which calls `finish_overwrite`
+        with locked(run):  # calls `finish_overwrite`
             pass
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (no errors)
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (raise no error)
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:

@@ -1,8 +1,8 @@
-"""Losses of runs that were trained with n-gram counts, by a version that mixed them in.
+"""Losses of runs of an old version, which averaged the network's predictions with n-gram counts.
 
 Such a run stored the loss of the mixture as its val loss, and chose its best checkpoint by it. The
-network's own losses are in metrics.jsonl, as `val_loss_network` or `val_loss_part_network`.
-Checkpoints of such a run are read with these, so that they compare with the losses of other runs.
+network's own losses are in metrics.jsonl, as `val_loss_network` or `val_loss_part_network`. They
+replace the losses of the mixture when a checkpoint is read, to be comparable with other runs.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from gpt.runs.format import Counters
 
-COUNTS = "counts.safetensors"  # file that each checkpoint of such a run has
+COUNTS = "counts.safetensors"  # name of a file that each checkpoint of such a run has
 NOTICE = (
     "%s was trained with n-gram counts, which this version does not have; its network alone is used"
 )
@@ -50,7 +50,9 @@ def best_step(run: Path, kept: Iterable[int]) -> int | None:
 
 
 def recorded_loss(record: dict[str, Any], name: str) -> float:
-    """Return the loss `name` of a record of metrics.jsonl; of an old run, that of its network.
+    """Return the loss `name` of a record of metrics.jsonl.
+
+    A record of an old run can have two; return `NAME_network`, the loss of the network alone.
 
     Raises:
         KeyError: the record has no such loss.

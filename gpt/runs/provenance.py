@@ -39,7 +39,7 @@ def note_start(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    if config.model.ensemble > 1:  # a run with this seed trains the same weights as the member
+    if config.model.ensemble > 1:  # a single run with a member's seed trains the same weights
         line["member_seeds"] = [member_seed(config.seed, m) for m in range(config.model.ensemble)]
     path = run / "provenance.jsonl"
     with naming(path), path.open("a", encoding="utf-8") as file:
@@ -54,7 +54,7 @@ def _git_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
 
     try:
-        # fails if this file belongs to no repository, or lies in that of another program
+        # the next line fails if this file is not in a repository, or in that of another program
         git("ls-files", "--error-unmatch", Path(__file__).name)
         return git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):

@@ -89,7 +89,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and the step expected in it (None: any)."""
+    """Return the folder of a checkpoint, and the step that it must have (None for any)."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -100,22 +100,20 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     if step is None:
         index = read_index(folder)
         best = index.best
-        if (
-            layout.step_folder(folder, index.last) / COUNTS
-        ).exists():  # an old version trained the run
+        if (layout.step_folder(folder, index.last) / COUNTS).exists():  # the run is old
             best = best_step(run, layout.steps_in(folder))
         step = index.last if which == "last" or best is None else best
     found = layout.step_folder(folder, step)
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
-        raise CheckpointError(f"{found}: no such checkpoint; kept steps: {kept}")
+        raise CheckpointError(f"{found}: no such checkpoint; choose one of the steps {kept}")
     return found, step
 
 
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint of `step` (None: any); load the tensors in `tensor_files`."""
+    """Read and verify the checkpoint in `folder`; if `step` is given, it must be of this step."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -219,14 +217,14 @@ def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str
     check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
         try:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         except (TypeError, AttributeError) as error:  # numpy has no such type
             raise ValueError(f"{path.name}: expected tensors of numpy's types ({error})") from None
 
 
 def _check_hash(name: str, found: str, sha256: dict[str, str]) -> None:
     if sha256.get(name) != found:
-        raise ValueError(f"{name} is not what was written: its SHA-256 differs")
+        raise ValueError(f"{name}: its SHA-256 differs from that in the manifest")
 
 
 def _check_plain(path: Path, max_bytes: int) -> None:

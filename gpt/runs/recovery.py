@@ -31,7 +31,7 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
     (data, state), damaged = _newest_intact(run, read_to_resume)
     for step, reason in damaged.items():
         aside = folder / f"damaged-step-{step}"
-        log.warning("%s; kept as %s, rolling back to step %d", reason, aside.name, data.step)
+        log.warning("%s; renamed to %s; resuming from step %d", reason, aside.name, data.step)
         shutil.rmtree(aside, ignore_errors=True)
         step_folder(folder, step).rename(aside)
     write_index(folder, data)
@@ -43,15 +43,15 @@ def _warn_of_edits(run: Path, config: Config) -> None:
     """Log a warning if config.yaml, which a resume replaces, differs from `config`."""
     try:
         edited = values(load_config(run / "config.yaml"))
-    except (OSError, ConfigError):  # missing, or of an old version
+    except (OSError, ConfigError):  # the file is missing, or of an old version
         return
-    if config.train.plans:  # the clock changes these after config.yaml is written
+    if config.train.plans:  # these settings change after config.yaml is written
         for key in ("train.plans", "train.steps", "train.minutes"):
             edited.pop(key)
     if changes := _differences(values(config), edited):
         log.warning(
-            "%s/config.yaml was edited, but a resume reads the settings in the checkpoint and "
-            "replaces the file: ignored %s; use --set instead",
+            "ignored your edits of %s/config.yaml: %s; a resume takes the settings from the "
+            "checkpoint, so use --set instead",
             from_here(run),
             ", ".join(changes.values()),
         )

@@ -28,7 +28,10 @@ def write_checkpoint(
     folder = run / "checkpoints"
     if not folder.exists():
         folder.mkdir()
-        for new in (run, run.absolute().parent):  # else a power cut could remove the folders
+        for new in (
+            run,
+            run.absolute().parent,
+        ):  # otherwise, a power cut could undo the new folders
             sync_folder(new)
     try:
         best_before = read_index(folder).best
