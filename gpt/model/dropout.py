@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    key = torch.tensor(0)  # in `_dropouts`; a tensor, as torch.compile would compile for each int
+    key = torch.tensor(0)  # key in `_dropouts`; torch.compile would compile again for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
@@ -31,7 +31,7 @@ class Dropout(nn.Dropout):
         return input * noise
 
 
-_dropouts = WeakValueDictionary[int, Dropout]()  # those with a generator, by id(module)
+_dropouts = WeakValueDictionary[int, Dropout]()  # modules with a generator, by id(module)
 
 
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:
@@ -47,8 +47,8 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
 
 
-# torch.compile cannot pass a generator to `bernoulli_` and would draw from the global one. It does
-# not trace into a custom operator, to which the key of the Dropout module is passed.
+# In compiled code, `bernoulli_` would draw from the global generator. A custom operator is not
+# traced, so it can use ours. It looks this up by a key, because a generator cannot be an argument.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

@@ -41,7 +41,7 @@ class Cache:
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
             self.ids[:, self.positions] = ids
-        else:  # constant shapes and no synchronisation, as a CUDA graph needs
+        else:  # a CUDA graph needs constant shapes and no synchronisation
             self.positions = self.lengths_on_device.view(-1, 1, 1)
             self.ids.scatter_(1, self.lengths_on_device[:, None], ids)
             self.mask = torch.arange(self.T, device=ids.device) <= self.positions[..., None]
@@ -116,6 +116,6 @@ def _write(cached: Tensor, new: Tensor, positions: slice | Tensor, shift: int = 
     """Write `new` into dimension 2 of `cached`, at `positions` + `shift`."""
     if isinstance(positions, slice):
         cached[:, :, positions.start + shift : positions.stop + shift] = new
-    else:  # a position for each text, (B, 1, 1)
+    else:  # `positions` has one position for each text, (B, 1, 1)
         index = positions.view(-1, *[1] * (new.ndim - 1)) + shift
         cached.scatter_(2, index.expand_as(new), new)

@@ -27,7 +27,7 @@ class Rotary(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        # numpy in float64, because torch's last digits once differed with several threads
+        # numpy in float64, because torch's last digits may depend on the number of threads
         angles = rotary_angles(config.T, config.head_size)  # (T, hs / 2)
         cos, sin = np.cos(angles), np.sin(angles)
         for name, halves in (("cos", (cos, cos)), ("sin", (-sin, sin))):

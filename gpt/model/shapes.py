@@ -44,10 +44,10 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def kept_pairs(head_size: int) -> int:
-    """Return how many pairs of channels of a key stay as they are with `model.key_offset`.
+    """Return the number of pairs of channels of a key that `model.key_offset` does not replace.
 
-    Channels i and i + head_size / 2 are a pair. The first pairs stay. The others, which rotary
-    positions rotate less, are replaced by those of the previous character's key.
+    Channels i and i + head_size / 2 are a pair. The last pairs, which rotary positions rotate
+    least, are replaced by those of the previous character's key.
     """
     return head_size // 4
 

@@ -38,8 +38,8 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class ExpandReLU2(torch.autograd.Function):
     """Linear layer and squared ReLU, relu(x)^2 (Primer, arXiv:2109.08668), as one operation.
 
-    Autograd would make more passes over the MLP's wide activations, which take a quarter of the
-    MLP's time in a training step.
+    Autograd would pass over the MLP's wide activations more often. These passes take a quarter of
+    the MLP's training time.
     """
 
     @staticmethod

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
 CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
-UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
-PREFILL_CHARACTERS = 2048  # most characters per prefill; more would take memory without saving time
-TEXT_BYTES = 100  # most memory of a character that waits to be shown, in bytes
-SAMPLE_BYTES = 10_000  # most memory of a sample's generator and list entries, in bytes
+UNKNOWN_LENGTH = 1000  # assumed length, in characters, of a sample that only a stop string ends
+PREFILL_CHARACTERS = 2048  # largest number of characters per prefill; more would save no time
+TEXT_BYTES = 100  # largest memory, in bytes, of a character that waits to be shown
+SAMPLE_BYTES = 10_000  # largest memory, in bytes, of a sample's generator and list entries
 
 
 class Engine(Protocol):
@@ -112,7 +112,7 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
     at_once = B + min(B * T, PREFILL_CHARACTERS + T)  # characters computed together
     scores = min(SCORES_NUMBERS + K * H * T, K * B * H * T * T)
     numbers = {
-        # three copies: as read, stacked by member, and prepared by the engine; rotary angles
+        # three copies (as read, stacked by member, prepared by the engine), and rotary angles
         "weights": 3 * parameter_count(model, V) + 4 * model.T * model.head_size,
         # caches grow to twice their size, and are copied as they grow
         "keys and values": 2 * B * min(model.T, 2 * T) * K * model.n_layer * sizes,
@@ -121,6 +121,6 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
         # the float64 copies of the sampling rules, and each member's logits
         "logits": B * (10 + 3 * K) * V,
     }
-    # a single sample is printed as it is generated; of several, all but the first wait in memory
+    # a single sample is printed as it is generated; several samples may wait in memory
     samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0
     return {part: 4 * count for part, count in numbers.items()} | {"samples": samples}

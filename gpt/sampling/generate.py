@@ -153,7 +153,7 @@ def generate(
                     if chunk.ended:
                         active.remove(row)
                         break
-        if 0 < len(active) <= len(samples) // 2:  # not sooner: `select` copies the caches
+        if 0 < len(active) <= len(samples) // 2:  # rarely, because `select` copies the caches
             generator.select(sorted(active))
             samples = [samples[row] for row in sorted(active)]
             active = set(range(len(samples)))

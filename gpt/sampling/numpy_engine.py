@@ -1,4 +1,4 @@
-"""Engine for CPUs: the forward pass of gpt/model/transformer.py again, in numpy.
+"""Engine for CPUs: the forward pass of gpt/model/transformer.py, implemented in numpy.
 
 It is faster than torch for single characters: starting many small operations takes most of their
 time in torch, and importing torch takes a second. Tests compare both; they differ only by rounding.
@@ -21,7 +21,7 @@ Indices = NDArray[np.int_]
 
 
 FIRST_ROOM = 256  # initial capacity of the caches, in characters per text
-SCORES_NUMBERS = 2**25  # most attention scores in one pass of a prefill, to bound its memory
+SCORES_NUMBERS = 2**25  # largest number of attention scores in a pass of a prefill; limits memory
 
 
 class NumpyEngine:
@@ -42,7 +42,7 @@ class NumpyEngine:
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
         padding = tables[0].shape[1]  # id before the first character: V, whose row is zero
-        with np.errstate(all="ignore"):  # `Generator` rejects such logits
+        with np.errstate(all="ignore"):  # `Generator` rejects logits that are NaN or infinite
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
             self.positions = None
@@ -140,9 +140,7 @@ class NumpyEngine:
     def _embed(self, rows: Indices, ids: Indices, positions: Indices) -> Singles:
         """Write `ids` (n, t) into `self.ids` at `positions`; return the embeddings (K, n t, C)."""
         back = np.arange(self.config.ngram)
-        columns = (
-            self.config.ngram - 1 + positions
-        )  # in `self.ids`, whose first columns are padding
+        columns = self.config.ngram - 1 + positions  # the first columns of `self.ids` are padding
         self.ids[rows[:, None], columns] = ids
         ngrams = self.ids[rows[:, None, None], columns[..., None] - back]  # (n, t, ngram)
         x: Singles = self.tables[:, back, ngrams].sum(-2)  # (K, n, t, ngram, C) -> (K, n, t, C)
@@ -196,7 +194,7 @@ def _attend(
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     weights = np.exp(scores, out=scores)
     y: Singles = weights @ v
-    y /= np.add.reduce(weights, -1, keepdims=True)  # fewer divisions than of the weights
+    y /= np.add.reduce(weights, -1, keepdims=True)  # cheaper than to divide the weights
     return y
 
 
@@ -269,7 +267,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Singles], prefix: str) -> 
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs))
-        if config.positions == "rotary" or config.key_offset:  # channels i and i + hs / 2
+        if config.positions == "rotary" or config.key_offset:  # a pair is channels i and i + hs / 2
             qk = qk.reshape(-1, 2 * H, 2, hs // 2).swapaxes(-1, -2)
         return np.concatenate([qk.reshape(*v.shape[:-1], 2 * H * hs), v], -1)
 
@@ -279,7 +277,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Singles], prefix: str) -> 
     contract = _linear(weights, f"{prefix}mlp.projection")
     return [
         _Linear(*map(prepared, qkv)),
-        _Linear(*map(_centred, projection)),  # centred: the mean of the stream must stay zero
+        _Linear(*map(_centred, projection)),  # the mean of the residual stream must stay zero
         expand,
         _Linear(*map(_centred, contract)),
     ]

@@ -93,7 +93,8 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
-    passed = (sums <= uniforms[:, None] * total) & (sums < total)  # even if the product is rounded
+    # a product that is rounded up to `total` must not exclude all ids
+    passed = (sums <= uniforms[:, None] * total) & (sums < total)
     ids: Ints = passed.sum(-1)
     return ids
 

@@ -243,7 +243,7 @@ def with_offset(k: Tensor, ids: Tensor) -> Tensor:
     zeros. A query that looks for `e` then finds the character after an `e`.
     """
     pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
-    kept = k.shape[-1] // 4  # pairs
+    kept = k.shape[-1] // 4  # half of the hs / 2 pairs
     offset = pairs[..., kept:].masked_fill((ids == ABSENT)[:, None, :, None, None], 0)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     return torch.cat([pairs[..., :kept], offset], dim=-1).flatten(-2)
