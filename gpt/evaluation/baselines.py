@@ -14,11 +14,11 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
-COMPRESSED_PART = 2**16  # ids of each part of a text that is too large to be used whole
+COMPRESSED_PART = 2**16  # number of ids in each part, if only parts of a large text are used
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 on average over tinyshakespeare, wikitext2
 PPMD_ORDER = 8  # bytes of context; best of 4 to 16 on average over the same texts
-PPMD_BYTES = 2**28  # memory of PPMd's model
+PPMD_BYTES = 2**28  # memory of PPMd's model, in bytes
 MAX_TRAIN_IDS = 2**23  # if train has more ids, compressors read only its end
 MAX_TEXT_IDS = 2**20  # if the text has more ids, compressors read only its beginning
 

@@ -17,7 +17,7 @@ MARGIN = 4 * LONG_WORD  # ids read before and after the scored ones, to see whol
 OTHER_KINDS = {"N": "digit", "P": "punctuation", "S": "symbol", "Z": "space", "C": "control"}
 
 Values = NDArray[np.int64]
-Sums = NDArray[np.float64]  # characters, ids, nats, hits
+Sums = NDArray[np.float64]  # (4,): sums of characters, ids, nats and hits
 NOTHING: Sums = np.zeros(4)
 
 
@@ -83,7 +83,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
     begins = vocabulary.begins(ids)
     if not vocabulary.is_bytes:
         return code_points(vocabulary.decode(ids)).astype(np.int64), begins
-    begins[:1] = True  # even if it is within a character
+    begins[:1] = True  # the first id may lie within a character
     content, ends = ids.tobytes(), [*np.flatnonzero(begins).tolist(), len(ids)]
     points = [ord(content[a:b].decode(errors="replace")[0]) for a, b in pairwise(ends)]
     return np.array(points)[np.cumsum(begins) - 1], begins

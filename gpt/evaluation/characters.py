@@ -16,10 +16,10 @@ FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding i
 PART_IDS = 2**18  # number of ids that are searched at once
 SLICE_IDS = 2**20  # default number of ids in a slice
 LONGEST_MATCH = 24  # largest number of characters in a match of a detector
-MOJIBAKE = "mojibake"  # of its matches, only those are reported that ftfy finds unlikely
+MOJIBAKE = "mojibake"  # name of a detector; its matches are reported only if ftfy confirms them
 DETECTORS = {  # kind: (regular expression, what to do)
     "replacement character": (
-        re.compile("\ufffd|锟斤拷"),  # the latter is U+FFFD twice, in UTF-8, read as GBK
+        re.compile("\ufffd|锟斤拷"),  # the second pattern is two U+FFFD in UTF-8, read as GBK
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (
@@ -160,7 +160,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
         counts, first, end = Counter[str](), dict[str, int](), 0
         for start, part in text.unusual_parts():
             for match in pattern.finditer(part, max(end - start, 0)):
-                if match.start() >= PART_IDS:  # it may be cut; the next part has all of it
+                if match.start() >= PART_IDS:  # the match may be cut; the next part has all of it
                     break
                 matched, end = match[0], start + match.end()
                 counts[matched] += 1
@@ -177,13 +177,13 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _mojibake(counts: Counter[str]) -> Counter[str]:
-    from ftfy.badness import is_bad  # takes 0.1 s; ASCII does not need it
+    from ftfy.badness import is_bad  # the import takes 0.1 s; ASCII text does not need it
 
     return Counter({matched: count for matched, count in counts.items() if is_bad(matched)})
 
 
 def _explained(matched: str) -> str:
-    """Return the text that was wrongly decoded into `matched`; else the names of its characters."""
+    """Say which text `matched` was before a wrong decoding; if unknown, name its characters."""
     if not matched.isascii():
         from ftfy import fix_encoding_and_explain
 

@@ -30,7 +30,7 @@ NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a
 class ComparedRun:
     """Settings and results of a run, or the curve of a log that another program wrote.
 
-    Losses are in nats per character. Numbers that are unknown are None.
+    Losses are in nats per character. Unknown numbers are None.
     """
 
     name: str  # folder of the run, or name of the log
@@ -50,7 +50,7 @@ class Row:
 
     number: int  # from 1
     runs: list[ComparedRun]
-    settings: dict[str, Any]  # those that differ between rows, by dotted key
+    settings: dict[str, Any]  # settings that differ between rows, by dotted key
     loss: SeedMean  # val loss of the best checkpoints
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps until the last evaluation
@@ -65,8 +65,8 @@ class RowDifference:
 
     row: int  # number of the row
     difference: float  # negative if the row is better
-    text: StudentInterval | None  # for other text; None if the losses of blocks are unknown
-    seeds: StudentInterval | None  # for other seeds; None if a row has only one seed
+    text: StudentInterval | None  # interval on other text; None if the losses of blocks are unknown
+    seeds: StudentInterval | None  # interval with other seeds; None if a row has only one run
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _identity(run: ComparedRun) -> str:
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     """Return the keys of the settings that differ between `runs`, ignoring logs."""
     settings = [run.settings for run in runs if run.settings]
-    is_one_text = len({run.text_sha256 for run in runs}) == 1  # perhaps by several paths
+    is_one_text = len({run.text_sha256 for run in runs}) == 1  # its paths may differ
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
     keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
     return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]

@@ -39,7 +39,7 @@ class Calibration:
     """Accuracy of the most likely id, compared with its probability (arXiv:1706.04599)."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros((BINS, 3))  # ids, probability, hits
+        self._sums = np.zeros((BINS, 3))  # columns: ids, probability, hits
 
     def add(self, scores: Scores) -> None:
         """Add the predictions in `scores` to the statistics."""

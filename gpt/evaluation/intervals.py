@@ -1,7 +1,7 @@
 """Confidence intervals of a loss on a text, and of a difference of losses.
 
 The losses of neighbouring characters are correlated. The error of their mean is therefore far
-larger than that of independent losses. A text is divided into blocks. A bootstrap that draws blocks
+larger than if they were independent. A text is divided into blocks. A bootstrap that draws blocks
 with replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for
 general stationary observations"). Student's t distribution gives the interval of a difference.
 """
@@ -127,7 +127,7 @@ def student_quantile(freedom: float) -> float:
 
     `freedom` is the number of degrees of freedom of the distribution.
     """
-    from mpmath import betainc, findroot  # slow to import
+    from mpmath import betainc, findroot  # the import is slow
 
     def excess(x: float) -> float:  # x = freedom / (freedom + t^2)
         return float(betainc(freedom / 2, 0.5, 0, x, regularized=True)) - (1 - CONFIDENCE)

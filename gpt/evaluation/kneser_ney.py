@@ -138,7 +138,7 @@ def _distinct(keys: Integers) -> tuple[Integers, Integers]:
 
 def discounts_of(counts: Integers) -> Doubles:
     """Return the discount of each of `counts`, the counts of all n-grams of one length."""
-    discounts = np.array([0.5, 1.0, 1.5])  # for counts of 1, 2, 3 or more, by default
+    discounts = np.array([0.5, 1.0, 1.5])  # defaults for counts of 1, of 2, and of 3 or more
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
     if n1 and n2 and n3 and n4:
         y = n1 / (n1 + 2 * n2)

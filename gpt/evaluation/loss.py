@@ -89,7 +89,7 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    passes = list[Tensor]()  # (losses_each,) each, on the device
+    passes = list[Tensor]()  # summed losses of each pass, (losses_each,), on the device
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     B = logits_at_once // members[0].head.out_features // T or 1
@@ -132,7 +132,7 @@ def map_windows(
         while some := list(islice(windows, 4 * threads)):
             yield from (pool.map if device.type == "cpu" else map)(function, some)
     finally:
-        # new threads may still be in `set_threads_here`: wait, except after a second Ctrl-C
+        # wait for threads that are still in `set_threads_here`, except after a second Ctrl-C
         wait = isinstance(sys.exception(), Exception | None)
         pool.shutdown(wait, cancel_futures=True)
 
@@ -155,12 +155,15 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the last id of the first character of `text` as context, then the ids to score."""
+    """Return the ids of `text` after its first character, preceded by one id of context.
+
+    The context is the last id of the first character, which can have several bytes.
+    """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the last id of the first character of val as context, then the ids to score."""
+    """Return the ids of val to score, preceded by one id of context, as `scored_ids` does."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

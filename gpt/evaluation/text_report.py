@@ -24,7 +24,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 LONG_LINE_CHARACTERS = 60  # length from which a line hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# fractions of val's characters in long lines, and in any, that also occur in train
+# fractions of val's characters in lines that also occur in train: in long lines, in any lines
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val's characters that do not occur in train
 
@@ -140,7 +140,7 @@ def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[s
         part = vocabulary.decode(ids[start : start + TRAIN_PART_IDS])
         *whole, last = (last + part).split("\n")
         found |= lines & {*whole}
-        last = last[: longest + 1]  # no searched line is longer
+        last = last[: longest + 1]  # one character more than `longest` suffices for a mismatch
     return found | (lines & {last})
 
 

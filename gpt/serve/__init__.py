@@ -1,1 +1,1 @@
-"""A model behind HTTP: app (requests) -> completions (texts) -> batch (ids) -> gpt.sampling."""
+"""A model behind HTTP: app -> completion_request -> completions -> served_run -> gpt.sampling."""

@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class AccessCheck:
-    """ASGI application that refuses requests of other web sites, or without the token.
+    """ASGI application that refuses requests sent by pages of other sites, or without the token.
 
     A page of another site could call this server from the user's browser. The browser then sends
     the site's address as `Origin`, which differs from `Host`.
@@ -49,7 +49,8 @@ class AccessCheck:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
-            raise HTTPException(403, f"Origin {origin:.100}: expected a page of {host:.100}")
+            message = f"the request came from a page of {origin:.100}"
+            raise HTTPException(403, f"{message}; only pages of {host:.100} may send requests")
         if self.token is not None and not self._has_token(headers.get("authorization", "")):
             raise HTTPException(
                 401,
@@ -70,20 +71,20 @@ class AccessCheck:
 class App(Starlette):
     """Web application.
 
-    One thread loads models and computes all texts, a short piece of one request at a time. A client
-    that reads slowly is waited for outside this thread, so it does not delay others.
+    One thread loads models and computes all texts, a short piece of one request at a time. It never
+    waits for a client that reads slowly.
 
     Args:
         run: the run to serve.
         token: the secret that each request must contain; None if none is needed.
-        hosts: the names that the `Host` of a request can have; `*` for any. If the name of another
-            site resolves to this machine (DNS rebinding), `Origin` and `Host` are equal.
+        hosts: the names that the `Host` of a request can have; `*` for any. Otherwise, `Origin` and
+            `Host` would be equal if another site's name resolves to this machine (DNS rebinding).
     """
 
     def __init__(self, run: ServedRun, token: str | None, hosts: list[str]) -> None:
         self.run = run
         self._thread = ThreadPoolExecutor(1, "gpt serve")
-        self._texts = 0  # texts that are being generated, or not yet read by their client
+        self._texts = 0  # number of texts being generated, or not yet read by their client
         routes = [
             Route("/", self.page),
             Route("/v1/models", self.models),

@@ -9,16 +9,16 @@ from starlette.exceptions import HTTPException
 from gpt.config.sample_config import Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
 
-MAX_REQUEST_TOKENS = 2**16  # most tokens of all texts of a request, which are kept in memory
-MAX_LIKELY = 5  # most likely ids that are listed with a token
-MAX_STOPS = 16  # stop strings of a request
-# fields that are ignored if they have this value, which changes nothing, and refused otherwise
+MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, because all stay in memory
+MAX_LIKELY = 5  # largest number of alternatives listed for a token
+MAX_STOPS = 16  # largest number of stop strings of a request
+# unsupported fields; only the value that changes nothing is accepted
 NEUTRAL_VALUES = {"best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
-LISTS = {  # messages about fields that are a list or one item
+LISTS = {  # messages about fields that accept a list or a single item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
-# `fail_fast` stops at the first wrong item: a list can have half a million
+# `fail_fast` stops at the first wrong item, because a list can have half a million items
 TextList = Annotated[list[str], Field(fail_fast=True)]
 Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]

@@ -43,8 +43,8 @@ class CompletionChoice:
     has_logprobs: bool  # whether the JSON lists tokens
     text: str = ""  # characters to send next
     sent: int = 0  # number of characters sent
-    decoded: int = 0  # number of characters so far, with those that may belong to a stop string
-    generated: int = 0  # number of tokens so far, with those of a stop string
+    decoded: int = 0  # number of characters so far, including the beginning of a stop string
+    generated: int = 0  # number of tokens so far, including those of a stop string
     # tokens to send, each as (index of its character, token)
     tokens: deque[tuple[int, Token]] = field(default_factory=deque)
     finish_reason: str | None = None  # `stop` or `length` at the end of the choice
@@ -74,7 +74,7 @@ class CompletionChoice:
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
-            # while bytes wait, the token belongs to the next character
+            # a token that does not complete its character is listed at the next character
             is_complete = not self.detokenizer.waiting
             self.tokens.append((self.decoded - is_complete, token))
         return characters
@@ -109,7 +109,7 @@ class CompletionChoice:
 
 
 class Completion:
-    """A request that is being answered, by a model that stays the same until the end.
+    """A request that is being answered. It keeps its model even if a newer checkpoint is loaded.
 
     Args:
         request: the request.
@@ -240,7 +240,7 @@ class Completion:
 
 
 def _event(content: dict[str, Any]) -> str:
-    # in ASCII: some clients would end the line at a character such as U+2028
+    # ASCII, because some clients would end the line at a character such as U+2028
     return f"data: {json.dumps(content)}\n\n"
 
 

@@ -20,8 +20,8 @@ from gpt.sampling.engine import Engine, open_engine
 from gpt.text.normalizer import normalized
 from gpt.text.prompt import check_known
 
-MAX_TEXTS = 32  # texts of all requests that are being answered
-MAX_MARKS = 100  # combining characters in a row; normalising n of them takes time of order n^2
+MAX_TEXTS = 32  # largest number of texts in all requests that are being answered
+MAX_MARKS = 100  # largest number of combining characters in a row; normalising n takes O(n^2) time
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class ServedRun:
                 self._model = ServedModel(new, self.device)
                 log.info("%s: now serving step %d", self.run, new.step)
         except GPTError as error:
-            log.warning("step %d is still served: %s", current.step, error)
+            log.warning("still serving step %d: %s", current.step, error)
         return self._model
 
     def page(self) -> bytes:

@@ -13,7 +13,7 @@ from gpt.serve.app import App
 from gpt.serve.served_run import ServedRun
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
-MAX_CONNECTIONS = 256  # clients that are connected at once; requests of further ones are refused
+MAX_CONNECTIONS = 256  # largest number of clients at once; requests of further ones are refused
 
 
 def serve(
