@@ -76,7 +76,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether `device` is a CPU or CUDA device that multiplies bfloat16 in hardware."""
     if device.type == "cuda":
-        with torch.cuda.device(-1 if device.index is None else device.index):  # -1: unchanged
+        with torch.cuda.device(-1 if device.index is None else device.index):  # -1: no change
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
     return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
@@ -131,7 +131,7 @@ def default_modes() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # the context slows down each call
+        if torch.get_default_device().type != "cpu":  # such a context slows down each call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):  # the cache would keep weights of old steps

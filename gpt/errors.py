@@ -118,7 +118,7 @@ def in_python(message: str) -> str:
     resume = r"(?:\S+ -m )?(?:\S*gpt train )?--resume "
     message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
     message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
-    # other programs and commands of gpt are typed in a shell
+    # keep the options of torchrun and of other commands, which users type in a shell
     option = r"((?:torchrun|gpt [a-z]+) )?--([a-z]+(?:-[a-z]+)*)"
     return re.sub(
         option, lambda found: found[0] if found[1] else found[2].replace("-", "_"), message
@@ -133,7 +133,7 @@ def as_typed(program: Path) -> str:
 
 def shown(text: str, longest: int = 80) -> str:
     """Return `text` on one line, with escapes; omit its middle as `without_middle` does."""
-    text = without_middle(text, longest)  # also before, because escaping is slow
+    text = without_middle(text, longest)  # before escaping, too, because escaping is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)
 

@@ -25,6 +25,6 @@ def optional_module(name: str) -> ModuleType | None:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] != "gpt":  # an installation without a library
+        if str(error.name).partition(".")[0] != "gpt":  # a library is not installed
             raise
         return None

@@ -53,7 +53,7 @@ def explaining_lack_of_memory(problem: str, advice: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # on a GPU, torch raises OutOfMemoryError, a subclass; on a CPU, the message says so
+        # torch raises OutOfMemoryError on a GPU, but RuntimeError with this message on a CPU
         if type(error).__name__ != "OutOfMemoryError" and "can't allocate" not in str(error):
             raise
         raise TrainingError(f"{problem} ({str(error).splitlines()[0]:.150}); {advice}") from error

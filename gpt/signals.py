@@ -38,7 +38,7 @@ class StopSignals:
                 number = getattr(signal, name, None)  # Windows has no SIGHUP
                 handler = signal.getsignal(number) if number else None
                 is_ours = isinstance(getattr(handler, "__self__", None), StopSignals)
-                # nohup ignores SIGHUP; handlers that are not of Python cannot be restored
+                # nohup ignores SIGHUP; a handler that Python did not set (None) cannot be restored
                 if number and handler not in (signal.SIG_IGN, None) and not is_ours:
                     self._before[number] = signal.signal(number, self._receive)
         return self
@@ -56,7 +56,7 @@ class StopSignals:
             return
         self.received = number
         if not self.ignore_second:
-            # to the descriptor: the signal may have interrupted a buffered write of Python
+            # write unbuffered, because the signal may have interrupted a buffered write
             with contextlib.suppress(OSError):  # the terminal may have been closed
                 os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + STOPPING)  # clears the bar
 
@@ -68,7 +68,7 @@ class StopSignals:
 
 @contextlib.contextmanager
 def saving_on_interrupt(should_stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
-    """Yield a function for the argument `should_stop` of a training, which Ctrl-C stops, too.
+    """Yield a function that returns True if `should_stop` does, or after Ctrl-C.
 
     After Ctrl-C or the stop button of a notebook, raise KeyboardInterrupt at the end of the block.
     """

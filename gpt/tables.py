@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
 LABEL_WIDTH = 12  # width of the labels of `fields_grid` in terminal columns
-PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the first arguments of make_table
+PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the arguments of make_table
 
 
 def render_table(

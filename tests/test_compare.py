@@ -186,7 +186,7 @@ def test_without_its_text_a_run_has_the_val_loss_of_training(folder, gpt):
     moved.unlink()
     code, out, err = gpt("compare", "run-1", "run-2", folder / "sweep", "--json")
     assert code == 0
-    assert "run-1: its val loss is that of training" in err
+    assert "run-1: its text cannot be read" in err
     row = json.loads(out)["rows"][0]
     best = [read_summary(Path(f"run-{seed}"), "best").val_loss for seed in (1, 2)]
     assert row["loss"]["mean"] == pytest.approx(np.mean(best))
@@ -226,7 +226,7 @@ def test_nanogpts_log_is_a_run(folder, gpt):
     assert curve.seconds == pytest.approx([0, 4.7, 5.6])
     code, out, err = gpt("compare", folder / "sweep", "log.txt", "--json", "--to", "2.5")
     assert code == 0
-    assert "a text that is not checked" in err
+    assert "the text of this log is unknown" in err
     comparison = json.loads(out)
     *_, log = comparison["rows"]
     assert (log["runs"][0]["name"], log["loss"]["mean"]) == ("log.txt", 2.05)
@@ -324,7 +324,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder, gpt):
     [
         (["sweep", "other"], "the val texts of"),
         (["rare", "rare"], "got 1 run, named twice or more"),  # bug: said only "got 1 run"
-        (["sweep", "--to=nan"], "expected a finite val loss above 0 (--to), got nan"),  # was used
+        (["sweep", "--to=nan"], "--to nan: expected a val loss that is finite"),  # was used
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
     ],
 )

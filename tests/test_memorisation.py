@@ -75,4 +75,4 @@ def test_only_new_lines_are_shown_and_prompts_and_stops_as_asked(gpt):
     assert gpt(*options, *short, "--no-prompt", "--keep-stop")[1] == f"{shown[2:]}\n"
     Path("names.txt").unlink()
     code, out, err = gpt(*options, "--new")
-    assert (code, out, "put it back, or leave out --new" in err) == (1, "", True)
+    assert (code, out, "put the text back, or leave out --new" in err) == (1, "", True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpt.api.sweeps import resume_sweep, sweep
     from gpt.api.training import resume, train
 
-MODULES = {  # of each name
+MODULES = {  # the module that defines each name
     "Model": "model",
     "analyze_attention": "analysis",
     "compare": "run_comparison",

@@ -11,7 +11,7 @@ def analyze_attention(model: "Model", text: str) -> "AttentionAnalysis":
     """Compute the attention weights of all heads on a text, and the effect of each head.
 
     Args:
-        model: the model, from `gpt.load`. Of an ensemble, only the first member is used.
+        model: the model, from `gpt.load`. For an ensemble, only the first member is used.
         text: 1 to `model.T` characters.
 
     Returns:

@@ -33,7 +33,7 @@ def evaluate(
     Args:
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
-            read with the settings of the run. By default, the val split of the run.
+            read with the settings of the run. The default is the val split of the run.
         by: properties by which to break the loss down: position, script, word-length or character.
         memorisation: whether to also search samples of the model, and the text, for copies of 32
             ids from the train split.

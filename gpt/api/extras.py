@@ -1,4 +1,4 @@
-"""What the rest of the package adds to training: chosen settings, baselines and a picture."""
+"""Additions to training: settings chosen for the text, baselines, and a picture of attention."""
 
 import logging
 from collections.abc import Callable

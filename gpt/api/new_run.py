@@ -84,7 +84,7 @@ class NewRun:
             inherit=lambda run: settings_to_inherit(summary_of(run)),
         )
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
-        if self.needs_choice(config):  # it will get `train.minutes`, which max_steps limits
+        if self.needs_choice(config):  # gpt will set `train.minutes`, which max_steps limits
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def new_lines(model: "Model", samples: "Sequence[Sample]") -> list[str]:
     """Find the lines of samples that do not occur in the model's train split.
 
-    The first line of a sample includes the last line of its prompt. A last line that is cut is left
-    out. It is whole if a stop string that begins with a line end has ended the sample.
+    The first line of a sample includes the last line of its prompt. The last line of a sample is
+    left out, unless a stop string that begins with a line end has ended the sample.
 
     Args:
         model: the model, whose text is read again.
@@ -32,7 +32,7 @@ def new_lines(model: "Model", samples: "Sequence[Sample]") -> list[str]:
     try:
         corpus = run_text(model)
     except GPTError as error:
-        raise type(error)(f"{error}; put it back, or leave out --new, which reads it") from None
+        raise type(error)(f"{error}; put the text back, or leave out --new") from None
     lines: dict[str, None] = {}
     for sample in samples:
         *whole, last = (sample.prompt.rpartition("\n")[2] + sample.text).split("\n")

@@ -189,10 +189,10 @@ def encode_sources(
     data, fine_tuned = config.data, config.train.init_from
     named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
     if (run := fine_tuned or named) is None:
-        vocabulary = None  # it follows from the text
+        vocabulary = None  # the text determines the vocabulary
     elif vocabulary is None:
         vocabulary = summary_of(run).vocabulary
-    if ranks.local_rank > 0:  # one rank of each machine fills its cache
+    if ranks.local_rank > 0:  # only the first rank of each machine writes to the cache
         ranks.wait()
     corpus = load_corpus(
         sources[0],

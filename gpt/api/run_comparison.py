@@ -49,7 +49,7 @@ def compare(
 
     for loss in losses:
         if not 0 < loss < math.inf:
-            raise UsageError(f"expected a finite val loss above 0 (--to), got {loss:g}")
+            raise UsageError(f"--to {loss:g}: expected a val loss that is finite and above 0")
     names = [runs] if isinstance(runs, str | Path) else runs
     paths = [path for name in names for path in _paths(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
@@ -95,9 +95,7 @@ def _log(path: Path) -> "ComparedRun":
     from gpt.runs.curves import read_nanogpt_log
 
     curve, parameters = read_nanogpt_log(path)
-    log.warning(
-        "%s: the losses of this log are in nats per token, on a text that is not checked", path
-    )
+    log.warning("%s: the text of this log is unknown; its losses are in nats per token", path)
     if unknown := sum(map(math.isnan, curve.losses)):
         log.warning(
             "%s: the val loss of %s is nan; the best loss is that of the other evaluations",
@@ -148,9 +146,10 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         text = val_text(run_text(model))
     except GPTError as error:
         loss = model.checkpoint.val_loss
-        if loss is None or vocabulary.is_bytes:  # unknown, or per byte
+        if loss is None or vocabulary.is_bytes:  # the loss is unknown, or per byte
             raise type(error)(f"{run.name}: its text is needed to compare it: {error}") from None
-        log.warning("%s: its val loss is that of training: %s", run.name, error)
+        notice = "%s: its text cannot be read (%s), so the val loss recorded in training is shown"
+        log.warning(notice, run.name, error)
         return replace(run, loss=loss), frozenset({whole})
     with phase(f"scoring {run.name}"), default_modes():
         blocks, loss = block_losses(model.module, text)

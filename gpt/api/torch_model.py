@@ -1,4 +1,4 @@
-"""What `Model` computes with torch, which takes seconds to import. See `gpt.lazy`."""
+"""Methods of `Model` that need torch, which takes seconds to import; see `gpt.lazy`."""
 
 import torch
 from torch import Tensor

@@ -191,22 +191,22 @@ def _resume(
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
-    run = begun or run  # after a restart, the newest run may be another
+    run = begun or run  # after a restart, the newest run may be a different one
     names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
     if run is None and names:
         folder = ranks.broadcast(find_run_of_text, names).absolute()
     else:
         folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
-    if newest.cannot_resume is not None:  # an old version trained it otherwise
+    if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
-        minutes = None  # the run's config has contained them since its first start
+        minutes = None  # the run's config contains the minutes since the run was started
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)
     if extends and "train.max_steps" not in given:
-        changes.append("train.max_steps=null")  # it applied to the finished run
+        changes.append("train.max_steps=null")  # the limit applied to the finished run
     settled = resolve(newest.config, text, changes, minutes)
     check_effects(settled, given)
     corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)

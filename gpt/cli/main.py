@@ -85,11 +85,11 @@ def main() -> NoReturn:
     """Run the command line. Every failure ends in one message and an exit code."""
     _set_up_streams()
     csv.field_size_limit(MAX_CELL)
-    logging.getLogger("matplotlib").addHandler(logging.NullHandler())  # its cache is no concern
+    logging.getLogger("matplotlib").addHandler(logging.NullHandler())  # hide cache messages
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     arguments = sys.argv[1:]
-    if arguments[:1] == ["train"]:  # typer has no options whose value may be missing
+    if arguments[:1] == ["train"]:  # typer has no options with an optional value
         arguments = [
             "--resume=" if argument == "--resume" and after.startswith("-") else argument
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
@@ -97,7 +97,7 @@ def main() -> NoReturn:
     try:
         check_working_folder()
         code = app(arguments, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
+        sys.exit(code if isinstance(code, int) else 0)  # after typer.Exit, `code` is an int
     except SystemExit as done:
         if isinstance(done.code, int) and done.code > 128 and is_main():
             typer.echo("\ngpt: stopped at once", err=True)
@@ -123,7 +123,7 @@ def _set_up_streams() -> None:
         return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
     sys.stdin = sys.stdin or null_device("r")
-    if isinstance(sys.stdin, io.TextIOWrapper):  # other bytes than UTF-8 become surrogates
+    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are not UTF-8 become surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     sys.stdout = sys.stdout or null_device("w")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -81,7 +81,7 @@ class Repl:
         )
         self.seed += 1
         for chunk in chunks:
-            self.text += chunk.text  # before it is shown: Ctrl-C may stop the next chunk
+            self.text += chunk.text  # before `show`, which Ctrl-C may interrupt
             show(chunk.text)
         show("\n")
 
@@ -92,7 +92,7 @@ class Repl:
             return HELP
         if command == "seed":
             if value and not value.isdecimal():
-                raise UsageError(f"/seed: expected a number from 0 on, got {value}")
+                raise UsageError(f"/seed: expected a whole number from 0 on, got {value}")
             self.seed = int(value or self.seed)
             return f"seed {self.seed}"
         if name not in SampleConfig.model_fields:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
-DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # omitted in this order if too wide
-MAX_NAME = 20  # characters shown of the name of a run or a text
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # columns to omit, in this order
+MAX_NAME = 20  # largest number of characters shown of the name of a run or a text
 
 
 def runs(
@@ -60,7 +60,7 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     answer = sys.stdin.readline().strip().lower()
     if not sys.stdin.isatty():
-        typer.echo(err=True)  # the line end that a terminal shows
+        typer.echo(err=True)  # a terminal would show the line end of the answer
     if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 

@@ -131,8 +131,8 @@ def _read(file: str) -> str:
     try:
         is_stdin = file == "-"
         content = sys.stdin.buffer.read() if is_stdin else read_bounded(Path(file), LONGEST_PROMPT)
-        return content.decode("utf-8-sig")  # without a byte-order mark
+        return content.decode("utf-8-sig")  # removes a byte-order mark
     except OSError as error:
         raise UsageError(f"{where}: cannot read it ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: expected UTF-8 text, got {error}") from None
+        raise UsageError(f"{where}: expected UTF-8 text, got {error}; convert the file") from None

@@ -14,7 +14,7 @@ from gpt.errors import UsageError
 STORE_TIMEOUT = timedelta(seconds=10)  # longest wait for an answer of torchrun's store
 
 _trainings = 0  # number of trainings that this process has begun
-_group_numbers = itertools.count()  # one for each process group of this process
+_group_numbers = itertools.count()  # yields a number for each process group of this process
 
 
 def is_launched() -> bool:

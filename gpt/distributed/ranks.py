@@ -26,7 +26,7 @@ class Ranks:
 
     rank: int = 0  # from 0 to `size` - 1; only rank 0 writes files and prints
     size: int = 1
-    local_rank: int = 0  # number of this process among those on this machine
+    local_rank: int = 0  # rank of this process among those on this machine
     local_size: int = 1  # number of processes on this machine
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
@@ -72,7 +72,7 @@ class Ranks:
             )
 
 
-SINGLE = Ranks()  # for a training in a single process
+SINGLE = Ranks()  # the ranks of a training in a single process
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """Compare runs: rows of runs that differ only by seed, and the differences between rows.
 
 Each row is a configuration, trained with one or more seeds. The difference of two rows' mean losses
-has two confidence intervals. The first is for other text of the same kind: it is computed from
-losses on blocks of the text. The second is for other seeds: it is computed by Welch's method, and
-needs two or more seeds in each row.
+has two confidence intervals: one for other text of the same kind, from losses on blocks of the
+text, and one for other seeds, by Welch's method, if each row has two or more seeds.
 """
 
 import json

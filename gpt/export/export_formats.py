@@ -5,7 +5,7 @@ from pathlib import Path
 from gpt.errors import UsageError
 from gpt.inspection.output import check_absent, check_out
 
-CODE = "modeling_gpt.py"  # file that only an export for transformers has
+CODE = "modeling_gpt.py"  # name of a file that only an export for transformers has
 ENDINGS = {"html": ".html", "huggingface": ""}  # file suffix; "" for a folder
 
 
@@ -15,7 +15,7 @@ def check_export(to: str, out: Path, *, overwrite: bool = False) -> None:
     Args:
         to: the name of a format, one of `ENDINGS`.
         out: the file to write; for `huggingface`, the folder.
-        overwrite: whether something may exist at `out`.
+        overwrite: whether existing files at `out` may be replaced.
     """
     if to not in ENDINGS:
         raise UsageError(f"--to {to}: expected {' or '.join(ENDINGS)}")

@@ -85,7 +85,7 @@ def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any]
         "parameters": parameter_count(config.model, len(vocabulary)),
         "vocabulary": {
             "characters": vocabulary.characters,  # in the order of their ids
-            "bytes": vocabulary.is_bytes,  # ids are the 256 bytes of UTF-8
+            "bytes": vocabulary.is_bytes,  # whether ids are the bytes of UTF-8
             "size": len(vocabulary),
         },
         # how to change a prompt before it is encoded

@@ -31,7 +31,7 @@ from gpt.runs.format import CheckpointData
 from gpt.text.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
-CLASS = "CharacterGPTForCausalLM"  # in modeling_gpt.py
+CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
 
 
 def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:

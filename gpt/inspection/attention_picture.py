@@ -49,7 +49,7 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     """
     n_layer, H, T, _ = attention.weights.shape
     side = min(max(MIN_SIDE, PICTURE_INCHES / H), MAX_SIDE)
-    size = math.ceil(LABEL_INCHES * T / side)  # characters of a label
+    size = math.ceil(LABEL_INCHES * T / side)  # number of characters in a label
     signs = [symbol(c) if _has_glyphs(symbol(c)) else escaped(c) for c in text]
     labels = ["".join(signs[t : t + size]) for t in range(0, T, size)]
     centres = [(t + min(t + size, T) - 1) / 2 for t in range(0, T, size)]
@@ -59,7 +59,7 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     figure = Figure((width, height), dpi=max(MIN_DPI, T / side), layout="constrained")
     title = title if _has_glyphs(title) else ascii(title)
     figure.suptitle(title, fontsize=10, fontfamily=_fonts(), parse_math=False)
-    future = np.triu(np.ones((T, T), bool), 1)  # stays white
+    future = np.triu(np.ones((T, T), bool), 1)  # cells that stay white
     grid = figure.subplots(n_layer, H, squeeze=False)
     for (layer, head), axes in np.ndenumerate(grid):
         shown = np.ma.array(attention.weights[layer, head].numpy(), mask=future)

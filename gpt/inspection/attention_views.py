@@ -18,7 +18,7 @@ from gpt.text.batches import to_torch
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Vocabulary
 
-BLOCKS = "·░▒▓█"  # signs for weights from 0 to 1, in ascending order
+BLOCKS = "·░▒▓█"  # signs for square roots of weights, so that small weights are visible
 BLOCKS_LEGEND = "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %."
 TOP_CHARACTERS = 8  # number of the most likely next characters shown at each position
 
@@ -54,15 +54,15 @@ def draw_head(
     signs = [symbol(c) for c in text]
     margin = max(map(cell_len, signs)) + 1
     has_wide = any(cell_len(sign) == 2 for sign in signs)
-    cell = 2 if has_wide or margin + 2 * T <= width else 1  # columns of a cell
+    cell = 2 if has_wide or margin + 2 * T <= width else 1  # width of a cell in columns
     n = min(T, max(1, (width - margin) // cell))
 
     lines: list[str] = []
     for sign, row in zip(signs, analysis.weights[layer, head, :n].tolist(), strict=False):
-        weights = row[: len(lines) + 1]  # shown as square roots, so that small weights are visible
+        weights = row[: len(lines) + 1]
         cells = "".join(BLOCKS[round(4 * weight**0.5)] * cell for weight in weights)
         lines.append(f"{set_cell_size(sign, margin)}{cells}")
-    short = (sign.removeprefix("\\x") for sign in signs[:n])  # leaves two digits of a byte
+    short = (sign.removeprefix("\\x") for sign in signs[:n])  # a byte becomes its two hex digits
     keys = (sign if cell_len(sign) <= cell else "?" for sign in short)
     lines.append(" " * margin + "".join(set_cell_size(key, cell) for key in keys).rstrip())
 

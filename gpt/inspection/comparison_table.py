@@ -10,7 +10,7 @@ from gpt.evaluation.intervals import StudentInterval
 from gpt.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 
-DROPPED_COLUMNS = ("steps", "final")  # left out in this order to save width
+DROPPED_COLUMNS = ("steps", "final")  # columns that are left out, in this order, to save width
 MAX_VALUE_CHARACTERS = 24  # a longer value of a setting is shown without its middle
 
 
@@ -38,7 +38,7 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
         for row in rows
     ]
     numbers = [str(row.number) for row in rows]
-    if keys and len(rows) > len(keys):  # the longer side goes downwards
+    if keys and len(rows) > len(keys):  # transpose the table if it would be wider than long
         lines = [[number, *line] for number, line in zip(numbers, cells, strict=True)]
         tables.append((["row", *keys], lines, "r" * (len(keys) + 1)))
     elif keys:

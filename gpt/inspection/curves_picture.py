@@ -46,7 +46,7 @@ def draw_curves(comparison: Comparison) -> Figure:
     curves = [run.curve for row in rows for run in row.runs]
     pairs = [pair for curve in curves for pair in zip(curve.steps, curve.losses, strict=True)]
     losses = [loss for step, loss in pairs if step > 0 and not math.isnan(loss)]
-    if losses:  # without those at step 0, which would flatten the curves
+    if losses:  # the losses at step 0 would flatten the curves
         panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
     panels[0].set_ylabel("val loss, nats per character")
     figure.legend(
@@ -82,4 +82,4 @@ def _label(row: Row) -> str:
     """Return a legend: `row 2: C 64 (n = 3)`. Without settings, name the first run instead."""
     settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
     text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
-    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # not a formula
+    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # `$` would begin a formula

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
-MAX_ONLY_IN_VAL = 20  # largest number of characters to list that are in val, but not in train
+MAX_ONLY_IN_VAL = 20  # largest number of listed characters that do not occur in train
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 

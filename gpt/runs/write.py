@@ -28,10 +28,7 @@ def write_checkpoint(
     folder = run / "checkpoints"
     if not folder.exists():
         folder.mkdir()
-        for new in (
-            run,
-            run.absolute().parent,
-        ):  # otherwise, a power cut could undo the new folders
+        for new in (run, run.absolute().parent):  # a power cut could remove unsynced folders
             sync_folder(new)
     try:
         best_before = read_index(folder).best

@@ -93,8 +93,7 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
-    # a product that is rounded up to `total` must not exclude all ids
-    passed = (sums <= uniforms[:, None] * total) & (sums < total)
+    passed = (sums <= uniforms[:, None] * total) & (sums < total)  # never all, even with rounding
     ids: Ints = passed.sum(-1)
     return ids
 

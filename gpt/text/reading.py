@@ -86,8 +86,7 @@ def naming_errors(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise TextError(
-            f"{name}: this Python lacks a module to decompress it ({error}); install the module, "
-            f"or decompress the file"
+            f"{name}: cannot read it ({error}); install this module, or decompress the file"
         ) from None
     except Exception as error:  # the libraries fail in many ways on damaged or hostile bytes
         if isinstance(error, OSError) and error.strerror:

@@ -166,7 +166,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
             kwargs: options of the loss, such as `num_items_in_batch`; all others are ignored.
 
         Returns:
-            Loss, cache and logits (B, logits_to_keep or t, V). An ensemble's are log-probabilities.
+            Loss, cache and logits (B, logits_to_keep or t, V), or log-probabilities of an ensemble.
         """
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
@@ -208,7 +208,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
             if cached == kept - 1:
                 kept = 1
             else:
-                past_key_values.crop(-cached)  # remove all
+                past_key_values.crop(-cached)  # empty the cache
         return {"input_ids": input_ids[:, -kept:], "past_key_values": past_key_values, **kwargs}
 
 
