@@ -230,7 +230,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
         2,
-        "data.val_fraction has no effect: data.val_source is all of val",
+        "data.val_fraction has no effect: data.val_source is val",
     ),
     ("train latin.txt", 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
     ("train full", 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
