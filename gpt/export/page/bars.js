@@ -37,7 +37,7 @@ class Bars {
       const name = this.vocabulary.names[id], isActual = id === actual;
       row.id = id;
       row.name.textContent = symbol(name) + (isActual ? " ✓" : "");
-      row.name.setAttribute("aria-hidden", true);  // a screen reader says the word
+      row.name.setAttribute("aria-hidden", true);  // a screen reader reads `row.word` instead
       row.word.textContent = spoken(name) + (isActual ? ", in the text," : "");
       row.bar.style.width = `${100 * p}%`;
       row.share.textContent = percent(p);

@@ -4,7 +4,7 @@
 class StopBuffer {
   /**
    * @param {string[]} stops - strings that end the text.
-   * @param {number} length - characters after which the text ends.
+   * @param {number} length - number of characters after which the text ends.
    * @param {function(object)} send - called with each token that is not held back any more.
    */
   constructor(stops, length, send) {
@@ -13,7 +13,7 @@ class StopBuffer {
     this.send = send;
     this.longest = Math.max(1, ...stops.map((stop) => [...stop].length));
     this.tokens = [];
-    this.characters = []; // those of `tokens`
+    this.characters = []; // the characters of `tokens`
   }
 
   /** Add a token; return the reason if it ends the text, else null. */
@@ -67,7 +67,7 @@ async function generate(model, request, send, isStopped) {
   const text = Array.from(ids);
   const uniforms = new Uniforms(seed, skip);
   const decode = model.vocabulary.decoder();
-  ids.slice(-3).forEach(decode); // in a model of bytes, they may begin a character
+  ids.slice(-3).forEach(decode); // in a model of bytes, the last ids may begin a character
   const buffer = new StopBuffer(stops, length, send);
   let reason = length > 0 ? null : "length";
   while (reason === null) {

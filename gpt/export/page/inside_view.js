@@ -1,7 +1,7 @@
 
-const SHOWN_NUMBERS = 6;  // numbers of a vector that are written out
-const SHOWN_KEYS = 8;  // positions of largest attention weight that are listed
-const MAP_IDS = 256;  // last positions of the context in the small map of a head
+const SHOWN_NUMBERS = 6;  // largest number of elements of a vector that are written out
+const SHOWN_KEYS = 8;  // number of positions in the list of the largest attention weights
+const MAP_IDS = 256;  // number of last positions of the context in the small map of a head
 
 const fixed = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
 
@@ -17,7 +17,7 @@ class InsideView {
     find("inside").addEventListener("toggle", () => this.update());
   }
 
-  /** If the view is open, show how the model predicts the id after `ids`. It wrote the last `skip` of them. */
+  /** If the view is open, show how the model predicts the id after `ids`. The model wrote the last `skip` ids. */
   async show(ids, skip = 0) {
     Object.assign(this, { ids, skip });
     await this.update();

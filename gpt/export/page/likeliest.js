@@ -1,7 +1,7 @@
 
 // The probabilities of logits. `-Infinity` is the logit of an id that must not be drawn.
 
-const LIKELIEST = 10; // ids that are shown with their probabilities
+const LIKELIEST = 10; // number of ids that are shown with their probabilities
 
 /** Return the log-probabilities of logits. */
 function logSoftmax(logits) {

@@ -1,7 +1,7 @@
 // The transformer of gpt/model, with a cache of keys and values. Shapes: n new ids, H heads,
 // hs = head_size, vs = value_size, C channels, V vocabulary size, T ids of the context.
 
-const PASS_IDS = 32; // ids that are computed together
+const PASS_IDS = 32; // largest number of ids that are computed together
 
 /** One network: a single model, or a member of an ensemble. */
 class Network {
@@ -9,7 +9,7 @@ class Network {
    * @param {object} config - the section `model` of the config.
    * @param {number} V - vocabulary size.
    * @param {Object<string, Float32Array>} weights - by parameter name, from `unpack`.
-   * @param {string} prefix - of the names of this network's parameters.
+   * @param {string} prefix - the beginning of the names of this network's parameters.
    */
   constructor(config, V, weights, prefix = "") {
     const { T, C, n_head: H, head_size: hs, value_size: vs, n_layer, ngram } = config;
@@ -64,7 +64,7 @@ class Network {
     return this.append([ids[start]], true, trace);
   }
 
-  /** Forget all ids, so that `append` begins a new text. */
+  /** Discard all ids, so that `append` begins a new text. */
   clear() {
     this.ids.length = 0;
   }

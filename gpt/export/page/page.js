@@ -67,7 +67,7 @@ function fill(values) {
   showTemperature();
 }
 
-/** Return the fragment of a link to the settings in the form. If the text was written with them, it is repeated. */
+/** Return the fragment of a link to the settings in the form. If the text was written with them, the link repeats it. */
 function fragment() {
   const now = settings();
   const same = FIELDS.every((name) => name === "length" || now[name] === written.settings?.[name]);
@@ -101,7 +101,7 @@ function showTemperature() {
 function encode(typed) {
   const { ids, outside } = vocabulary.encode(typed);
   const total = [...outside.values()].reduce((a, b) => a + b, 0);
-  notify(total ? `The model does not know these characters, which were left out: ${listed(outside)}` : "");
+  notify(total ? `Left out characters that are not in the model’s vocabulary: ${listed(outside)}` : "");
   return ids;
 }
 
@@ -109,7 +109,7 @@ function encode(typed) {
 async function takeTurn() {
   const mine = ++turn;
   if (running) client.stop(running.id);
-  await running?.finished.catch(() => {});  // its own action shows the error
+  await running?.finished.catch(() => {});  // the action that started it shows the error
   return mine === turn;
 }
 

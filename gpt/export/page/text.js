@@ -1,5 +1,5 @@
 
-const PAGE_IDS = 4096;  // ids of the text that are shown at once
+const PAGE_IDS = 4096;  // number of ids that are shown at once
 const CLAMPED_NATS = 6;  // surprise with the strongest colour, in nats
 
 const find = (id) => document.getElementById(id);
@@ -22,7 +22,7 @@ function element(name, className, text = "") {
 class TextView {
   /**
    * @param {Vocabulary} vocabulary
-   * @param {function(number)} onChoose is called with a place that was clicked, or gone to by a key
+   * @param {function(number)} onChoose is called with a place that was clicked, or reached by a key
    */
   constructor(vocabulary, onChoose) {
     this.vocabulary = vocabulary;

@@ -2,7 +2,7 @@
 
 const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
 const SPOKEN = { "\n": "newline", "\t": "tab", " ": "space" };
-const LISTED_CHARACTERS = 20;  // most characters that a notice lists; the others are counted
+const LISTED_CHARACTERS = 20;  // largest number of characters in a notice; it counts the others
 
 /** Text to ids and back, as in gpt/text/vocabulary.py and gpt/text/normalizer.py. */
 class Vocabulary {

@@ -28,7 +28,7 @@ to V - 1: the page encodes and decodes text by `header.vocabulary`. `rules` are
                                         model; top: the ten likeliest [id, probability] after the
                                         temperature
       -> {op: "done", id, reason}       reason: "length", "stop" (a stop string) or "stopped"
-    {op: "stop", id}                    id: that of the request to end; no other answer
+    {op: "stop", id}                    id: the id of the request to end; `stop` has no answer
 
     The other requests may also have `skip`, so that their contexts are those of the generation.
 

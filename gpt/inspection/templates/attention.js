@@ -34,7 +34,7 @@ function shown(name, c) {
   return element(name, c in data.signs ? "sign" : "", sign(c));
 }
 
-// --- What is made once -------------------------------------------------------------------------
+// --- Elements that are made once ---------------------------------------------------------------
 
 const spans = characters.map((c, t) => {
   const span = shown("span", c);
@@ -52,7 +52,7 @@ const loss = mean(data.losses);
 const costs = data.without.map((heads) => heads.map((without) =>
   (loss === null ? null : mean(without) - loss)));
 const highest = Math.max(1e-9, ...costs.flat());
-const scores = [  // below each head: name, numbers, how to write one, how strong its colour is
+const scores = [  // shown below each head: name, numbers, their format, the strength of their colour
   ["cost", costs, signed, (cost) => Math.max(0, cost / highest)],
   ["prev.", data.previous, (score) => fixed(score, 2), (score) => score],
   ["ind.", data.induction, (score) => fixed(score, 2), (score) => score],
@@ -130,7 +130,7 @@ function paintAll() {
   paint(large, chosen.layer, chosen.head);
 }
 
-// --- What changes with the choice --------------------------------------------------------------
+// --- Elements that change with the selection ---------------------------------------------------
 
 /** What a mouse points at is selected, unless a character is pinned; a finger only scrolls. */
 function hover(event, t) {
@@ -283,7 +283,7 @@ find("plot").addEventListener("click", (event) => pin(cellAt(event)[0]));
 
 const within = (value, count) => Math.min(count - 1, Math.max(0, value));
 document.addEventListener("keydown", (event) => {
-  // Alt+← is the browser's; but on many keyboards Alt or AltGr types [
+  // Alt+← belongs to the browser; but many keyboards need Alt or AltGr to type [
   if (event.metaKey || ((event.ctrlKey || event.altKey) && event.key.length > 1)) return;
   const { layer, head, t } = chosen;
   const change = {

@@ -80,7 +80,7 @@ function show(i) {
     : `probability ${percent(Math.exp(-nats))}, surprise ${nats.toFixed(2)} nats`;
   const row = (j) => {
     const other = page.likely[i * data.k + j];
-    // `nats` is more precise than `p`; the same probability is shown twice
+    // the probability of the actual id is shown twice, so both are computed from the precise `nats`
     const p = other === id ? Math.exp(-nats) : page.p[i * data.k + j];
     const item = element("li", other === id ? "actual" : "");
     const name = element("b", data.names[other] in data.signs ? "sign" : "", sign(other));
