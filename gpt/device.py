@@ -1,4 +1,4 @@
-"""Where and how torch computes: device, precision, threads, modes, compiler and random draws."""
+"""Set how torch computes: its device, precision, threads, modes, compiler and random draws."""
 
 import logging
 import os

@@ -119,5 +119,5 @@ def _show_in_pager(text: str) -> None:
         return
     import pydoc
 
-    os.environ.setdefault("LESS", "FRX")  # as git: exit if the text fits, keep colours and screen
+    os.environ.setdefault("LESS", "FRX")  # exit if the text fits; keep its colours and the screen
     pydoc.pager(f"{text}\n")

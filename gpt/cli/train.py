@@ -116,7 +116,7 @@ def train(
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
     is_sweep = resume is None and (seeds is not None or any(combinations(changes).values()))
-    is_named = resume is not None and (resume or not text)  # else the run is found by its text
+    is_named = resume is not None and (resume or not text)  # otherwise, find the run by its text
     swept = find_sweep(resume or None) if is_named else None
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
     for is_wrong, message in (

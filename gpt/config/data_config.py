@@ -19,7 +19,7 @@ def _text_names(source: Any) -> object:
     is_list = isinstance(names, list | tuple) and names
     if not is_list or not all(isinstance(name, str) and name for name in names):
         raise ValueError("expected the name of a text, or a list of names")
-    "".join(names).encode()  # its UnicodeEncodeError is a ValueError
+    "".join(names).encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
     return tuple(names) if len(names) > 1 else names[0]
 
 

@@ -65,8 +65,8 @@ class Config(ConfigSection):
         is_own = data.vocabulary in ("characters", "bytes")
         if self.train.init_from is not None and not is_own:
             raise ValueError(
-                "train.init_from: the run's vocabulary is used, with new characters of the text; "
-                "leave out data.vocabulary"
+                "train.init_from already sets the vocabulary: that of its run, with new characters "
+                "of the text; leave out data.vocabulary"
             )
         return self
 

@@ -56,7 +56,7 @@ fixed = partial(setting, fine_tuning="fixed")
 
 
 def _check_utf8(text: str) -> str:
-    text.encode()  # its UnicodeEncodeError is a ValueError
+    text.encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
     return text
 
 

@@ -24,8 +24,8 @@ class KneserNey:
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
     (TR-10-98), section 3. The count of an n-gram with the longest context is the number of its
     occurrences. With shorter contexts, it is the number of distinct ids that precede the n-gram.
-    Each count is reduced by a discount D, one each for counts of 1, of 2, and of 3 or more. The
-    discounts are given to the prediction after the context without its first id:
+    Each count is reduced by a discount D, which differs for counts of 1, of 2, and of 3 or more.
+    The probability that this frees is distributed by the prediction from a shorter context:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 

@@ -28,8 +28,8 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 class MemorisationReport:
     """Shares of the substrings of COPY_IDS ids that also occur in the train split."""
 
-    copied: float  # in samples of the model
-    in_text: float  # in the evaluated text, for comparison
+    copied: float  # share in samples of the model
+    in_text: float  # share in the evaluated text, for comparison
     length: int = COPY_IDS  # ids of each substring
 
 

@@ -98,7 +98,7 @@ def find_run_of_text(sources: Sequence[str]) -> Path:
     wanted = [_absolute(name) for name in sources]
     changed: dict[Path, float] = {}
     for run in run_folders():
-        with suppress(OSError, GPTError):  # not a run, or damaged
+        with suppress(OSError, GPTError):  # the folder is not a run, or is damaged
             source = read_summary(run, "last").config.data.source
             names = [source] if isinstance(source, str) else source
             if [_absolute(name) for name in names] == wanted:

@@ -112,5 +112,5 @@ def _delete(run: Path) -> None:
 
 def _remove_if_empty(folder: Path) -> None:
     (folder / LOCK).unlink(missing_ok=True)
-    with suppress(OSError):  # it contains other files
+    with suppress(OSError):  # the folder may contain other files
         folder.rmdir()

@@ -20,7 +20,7 @@ from gpt.text.standard_input import STORED_INPUT
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, which `is_running` may hold for a moment
 REPLACED_FOLDER = ".replaced"  # contains the files of the old run while it is overwritten
-WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps this order
+WRITTEN = (  # globs of the files and folders of a run, in the order in which they are moved
     "checkpoints",
     "metrics.jsonl",
     "provenance.jsonl",

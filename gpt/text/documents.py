@@ -70,7 +70,7 @@ def describe_skipped(skipped: Iterable[Skipped]) -> str:
 class Source:
     """A text that can be read more than once."""
 
-    name: str  # as the user typed it
+    name: str  # name of the text as the user typed it
     parts: Callable[[], Iterator[Document | Skipped]]  # yields all files, always in the same order
     files: tuple[Path, ...] = ()  # files on disk that contain the text
     notices: Callable[[], Sequence[str]] = tuple  # returns lines to log after the text was read
