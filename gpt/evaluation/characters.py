@@ -23,9 +23,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (
-        re.compile(
-            f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"
-        ),  # characters of 8-bit encodings
+        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # found in 8-bit encodings
         "the text was decoded in a wrong encoding; convert the original again",
     ),
     "control": (

@@ -50,9 +50,7 @@ def best_step(run: Path, kept: Iterable[int]) -> int | None:
 
 
 def recorded_loss(record: dict[str, Any], name: str) -> float:
-    """Return the loss `name` of a record of metrics.jsonl.
-
-    A record of an old run can have two; return `NAME_network`, the loss of the network alone.
+    """Return a record's loss `NAME_network` (the network's own, in old runs), or else its `name`.
 
     Raises:
         KeyError: the record has no such loss.
