@@ -1,6 +1,7 @@
 """Measure how fast models of some sizes train on this machine, and choose a config by table.py."""
 
 import gc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +26,13 @@ from gpt.training.memory_estimate import (
     fits,
     with_fewest_micro_batches,
 )
-from gpt.training.stopwatch import PROBE_S, Seconds, Stopwatch
+from gpt.training.stopwatch import CHARACTER, PROBE_S, Seconds, Stopwatch
 from gpt.training.time_budget import TimeBudget
 
-PROBE_PART = 0.05  # largest fraction of the time to measure sizes
-USUAL_PROBES = 12  # kinds of work that are measured: three for each size that is tried
-MEMBERS_SPEED = 0.9  # seconds of K members on several threads, divided by K times those of one
-LONGER = 1.25  # times as many passes as useful, at most, if training turns out to be faster
+PROBE_PART = 0.05  # largest fraction of the time for all measurements
+USUAL_PROBES = 12  # measurements: of long steps, short steps and scoring, for each of four sizes
+MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative to K single models
+MAX_SPEEDUP = 1.25  # largest speed-up over the measured pace for which more steps are made
 SAMPLE_LENGTH = 100  # characters of a sample during training
 
 
@@ -41,7 +42,7 @@ class Chosen:
 
     config: Config
     probed: Seconds | None  # seconds of a step and of scoring a character; None with several ranks
-    lines: list[str]  # the sizes, and a sentence that explains the choice
+    lines: list[str]  # two messages: the shape of the model, and why it was chosen
 
 
 def choose_config(
@@ -52,15 +53,15 @@ def choose_config(
     should_stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = SINGLE,
 ) -> Chosen:
-    """Return the config by which table.py trains on a text in the given time.
+    """Return the config that table.py chooses for a text and a time.
 
     Args:
         corpus: the text.
         base: a config whose explicit settings are kept, except train.steps.
         minutes: the time for the whole command.
-        clock: returns how many seconds of it have passed.
+        clock: returns the seconds since the command began.
         should_stop: called before each size is measured; if it returns True, raise Interrupted.
-        ranks: the processes that will train together. This process measures its share of a batch.
+        ranks: the processes that will train together. Each of them measures its share of a batch.
     """
     base = load_config(base, [("train.minutes", minutes)])
     T = _context(corpus, base, SIZES[0])
@@ -74,7 +75,7 @@ def choose_config(
 
 
 class _Chooser:
-    """Tries sizes, smallest first; the arguments are those of `choose_config`."""
+    """Measures sizes and chooses one; for the arguments see `choose_config`."""
 
     def __init__(
         self,
@@ -89,52 +90,70 @@ class _Chooser:
         self.should_stop, self.repeats = should_stop, repeats
         self.device = select_device(base.device)
         self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
-        self.train_ids = len(corpus.train)
+        self.train_characters, self.val_characters = len(corpus.train), len(corpus.val) - 1
         V = len(corpus.vocabulary)
         self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=ranks)
-        self.measured: dict[Size, tuple[Config, Stopwatch]] = {}
+        self.measured: dict[Size, tuple[Config, Seconds]] = {}  # by `measure_size`
 
     def choose(self) -> Chosen:
-        """Measure sizes until one is too large, and return the config of the last one before."""
-        sizes = self._sizes()
-        size, characters = table.largest_size(sizes, self._characters, self.train_ids)
-        most = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
-        choice = table.choose_members(size, characters, self.train_ids, most)
+        """Measure sizes until one is too slow, and return the config for the size before it."""
+        sizes = self._allowed_sizes()
+        size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
+        max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
+        choice = table.choose_members(size, characters, self.train_characters, max_members)
         config = self._config(choice)
         if "train.accumulation" not in self.kept:
             config = with_fewest_micro_batches(config, self.fits)
-        probed = self._probed(config, *self.measured[size])
-        budget = TimeBudget(config, len(self.corpus.val) - 1, Stopwatch(self.clock, probed))
+        probed = self._expected_seconds(config, size)
+        budget = TimeBudget(config, self.val_characters, Stopwatch(self.clock, probed))
         if fraction := budget.smaller_val_fraction(config, self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
         lines = _lines(config, choice, self.corpus)
         return Chosen(config, probed if self.ranks.size == 1 else None, lines)
 
-    def _sizes(self) -> list[Size]:
+    def measure_size(self, size: Size) -> float:
+        """Measure a model of `size`; return how many characters it would see in the time.
+
+        Return 0 if it does not fit into memory and is not the first size.
+        """
+        config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
+        if self.measured and not self.fits(config):
+            return 0.0
+        stopwatch = self._time_temporary_model(config)
+        self.measured[size] = config, stopwatch.probed
+        if "train.max_steps" not in self.kept:
+            config = config.changed(train={"max_steps": None})
+        val_part = TimeBudget(config, self.val_characters, stopwatch).val_part(config)
+        budget = TimeBudget(config, round(val_part * self.val_characters), stopwatch)
+        return budget.fitting_steps(config) * config.train.batch_size * config.model.T
+
+    def _allowed_sizes(self) -> list[Size]:
         """Return the sizes that `base` allows; raise ConfigError if it allows none."""
-        model, sizes, refused = self.base.model, list[Size](), list[ConfigError]()
+        model, errors = self.base.model, list[ConfigError]()
         given = {key: getattr(model, key) for key in {"n_layer", "C"} & model.model_fields_set}
+        sizes = []
         for size in dict.fromkeys(size._replace(**given) for size in SIZES):
             try:
-                self._config(_shortest(size))
+                self._config(_shortest_run(size))
                 sizes.append(size)
             except ConfigError as error:  # such as a number of heads that does not divide C
-                refused.append(error)
+                errors.append(error)
         if not sizes:
-            raise refused[0]
+            raise errors[0]
         return sizes
 
     def _config(self, choice: Choice) -> Config:
-        """Return the config of the run `choice`, with the settings that the user gave."""
+        """Return the config for `choice`, with the settings that the user gave."""
         T = _context(self.corpus, self.base, choice.size)
         batch_size = self.kept.get("train.batch_size")
         changes = table.settings(choice, T, batch_size, repeats=self.repeats)
         in_step = step_characters(choice.characters, T, batch_size)
-        most = LONGER * table.useful_passes(self.train_ids)[0] * self.train_ids
+        useful_passes, _ = table.useful_passes(self.train_characters)
+        max_characters = MAX_SPEEDUP * useful_passes * self.train_characters
         changes |= {
             "train.minutes": self.base.train.minutes,
             "train.sample_length": SAMPLE_LENGTH,
-            "train.max_steps": min(max(1, round(most / in_step)), MAX_COUNT),
+            "train.max_steps": min(max(1, round(max_characters / in_step)), MAX_COUNT),
         }
         if "train.warmup_steps" in self.kept:
             changes["train.steps"] = max(changes["train.steps"], self.kept["train.warmup_steps"])
@@ -142,11 +161,11 @@ class _Chooser:
             changes["model.head_size"] = None  # C / n_head
         return load_config(Config(), [*changes.items(), *self.kept.items()])
 
-    def _measured(self, config: Config) -> Stopwatch:
+    def _time_temporary_model(self, config: Config) -> Stopwatch:
         """Return a stopwatch that has measured a step and an evaluation of a temporary model."""
         if self.should_stop():
             raise Interrupted("stopped before training began; nothing is written")
-        share = -(-config.train.batch_size // self.ranks.size)
+        share = math.ceil(config.train.batch_size / self.ranks.size)
         config = config.changed(train={"batch_size": share, "compile": "off"})
         corpus, V, stopwatch = self.corpus, len(self.corpus.vocabulary), Stopwatch(self.clock)
         seconds = min(PROBE_S, 60 * (config.train.minutes or 0) * PROBE_PART / USUAL_PROBES)
@@ -160,38 +179,23 @@ class _Chooser:
         free_cached_memory(self.device)
         return stopwatch
 
-    def _characters(self, size: Size) -> float:
-        """Measure a model of `size`; return how many characters it would see in the time.
-
-        Return 0 if it does not fit into memory, unless it is the first.
-        """
-        config = self._config(_shortest(size)).changed(model={"ensemble": 1})
-        if self.measured and not self.fits(config):
-            return 0.0
-        stopwatch = self._measured(config)
-        self.measured[size] = config, stopwatch
-        if "train.max_steps" not in self.kept:
-            config = config.changed(train={"max_steps": None})
-        budget = TimeBudget(config, len(self.corpus.val) - 1, stopwatch)
-        budget.val_characters = round(budget.val_part(config) * budget.val_characters)
-        return budget.fitting_steps(config) * config.train.batch_size * config.model.T
-
-    def _probed(self, config: Config, measured: Config, stopwatch: Stopwatch) -> Seconds:
-        """Return the seconds of a step and of scoring a character of `config`."""
+    def _expected_seconds(self, config: Config, size: Size) -> Seconds:
+        """Return the seconds of a step and of scoring a character, from those of one model."""
+        one_config, one = self.measured[size]
         K = config.model.ensemble
-        together = MEMBERS_SPEED if K > 1 and torch.get_num_threads() > 1 else 1.0
-        larger = config.train.batch_size / measured.train.batch_size
-        factors = {int: K * together * larger, str: float(K)}
-        return {work: factors[type(work)] * s for work, s in stopwatch.probed.items()}
+        members_time = K * MEMBERS_TIME if K > 1 and torch.get_num_threads() > 1 else K
+        step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
+        steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}
+        return steps | {CHARACTER: K * one[CHARACTER]}
 
 
-def _shortest(size: Size) -> Choice:
-    """Return the shortest run for which `size` is small enough."""
-    return Choice(size, table.CHARACTERS_PER_PARAMETER * size.parameters)
+def _shortest_run(size: Size) -> Choice:
+    """Return the shortest run for which table.py can prefer `size` to a smaller size."""
+    return Choice(size, table.MIN_SEEN_PER_PARAMETER * size.parameters)
 
 
 def _lines(config: Config, choice: Choice, corpus: Corpus) -> list[str]:
-    """Return lines of text: the sizes, and a sentence that explains them."""
+    """Return two messages: the shape of the model, and why it was chosen."""
     model, unit = config.model, corpus.vocabulary.unit
     members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
     parameters = parameter_count(model, len(corpus.vocabulary))
@@ -205,7 +209,7 @@ def _lines(config: Config, choice: Choice, corpus: Corpus) -> list[str]:
 
 
 def _context(corpus: Corpus, base: Config, size: Size) -> int:
-    """Return T: the user's, or one that suits the text and the size."""
+    """Return T: the user's `model.T`, or one that suits the text and the size."""
     if "T" in base.model.model_fields_set:
         return base.model.T
     return context_length(min(len(corpus.train), len(corpus.val)), size)

@@ -1,17 +1,19 @@
 """Choose a config from the speed of a few sizes, the length of the text, and the time.
 
-Speed times time is the number of characters that a model would see. A character means an id.
+The speed of a size times the time is the number of characters that a model of this size would see.
+In this module, a character means an id, which can also be a byte.
 
-1. **Size.** Leave out sizes with more than PARAMETERS_PER_CHARACTER parameters for each character
-   of the train split. Begin with the largest of the others up to SHORT_RUN_SIZE, else the smallest.
-   Take the next size as long as the run would see at least CHARACTERS_PER_PARAMETER characters for
-   each of its parameters.
-2. **Members.** A model that sees a text too often overfits: PASSES has the useful passes. Divide
-   the characters in the time by those of the useful passes, and round: this is the number of models
-   of an ensemble. They share the time equally. What they cannot use remains unused.
-3. **Token dropout** is the third column of PASSES, if a member makes at least FEW_PASSES passes.
-4. T follows from the shorter split (`context_length`), and the rest from the size, T and the
-   characters of a member (`settings`).
+1. **Size.** Exclude sizes with more than MAX_PARAMETERS_PER_TRAIN_CHARACTER parameters for each
+   character of the train split. Start with the largest remaining size up to START_SIZE, or with the
+   smallest if all are larger. Go to the next larger size as long as the run would see at least
+   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. (The first may see fewer.)
+2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
+   useful. Divide the characters seen in the time by the characters of the useful passes, and round.
+   The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
+   equally. None makes more than the useful passes; the rest of the time remains unused.
+3. **Token dropout** is listed in PASSES. It is used if a member makes at least MIN_DROPOUT_PASSES.
+4. T follows from the shorter split (`context_length`). All other settings follow from the size, T
+   and the characters that each member sees (`settings`).
 
 For example, a model of 3 layers with 128 channels has about 0.6 million parameters. On two CPU
 cores it sees 13 million characters in five minutes, which is 22 for each parameter. The next size,
@@ -19,7 +21,6 @@ cores it sees 13 million characters in five minutes, which is 22 for each parame
 1.1 MB has 1 million characters, of which 5 passes are useful: 13 / 5 is about 3 members.
 
 The numbers were chosen by the losses of 221 recorded runs of 14 texts (scripts/experiments.md).
-nanochat, too, derives its settings from one number, its depth.
 """
 
 import math
@@ -30,10 +31,10 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-CHARACTERS_PER_PARAMETER = 12  # fewest; below the 20 of large models (arXiv:2203.15556)
-PARAMETERS_PER_CHARACTER = 10  # most, for each character of the train split
+MIN_SEEN_PER_PARAMETER = 12  # characters; large models need about 20 (arXiv:2203.15556)
+MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # parameters for each character of the train split
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # models of an ensemble, by the type of the device
-# train split of up to this many characters; useful passes over it; token dropout of a member
+# columns: largest length of the train split in characters; useful passes over it; token dropout
 PASSES = (
     (30_000, 9.0, 0.1),
     (100_000, 7.5, 0.05),
@@ -41,12 +42,13 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-FEW_PASSES = 2  # a member that makes fewer passes has no token dropout
-SHORT_TEXT = 400_000  # characters of a train split that is called short
+MIN_DROPOUT_PASSES = 2  # passes of a member; with fewer, there is no token dropout
+SHORT_TEXT = 400_000  # characters; a message calls a train split with fewer "short"
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
-LONGEST_CONTEXT, LONGEST_LARGE_CONTEXT = 512, 1024  # largest T; the second from LARGE_PARAMETERS on
+LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
+LONGEST_LARGE_CONTEXT = 1024  # largest T of a larger model
 LARGE_PARAMETERS = 6_000_000
-# a reference run: its characters and channels, its characters per step and its learning rates
+# a reference run: the characters that it sees, its channels, characters per step, learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
 STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
@@ -63,16 +65,10 @@ class Size(NamedTuple):
         return 12 * self.n_layer * self.C**2
 
 
-SIZES = tuple(
-    Size(*size)
-    for size in (
-        *((2, 64), (2, 96), (2, 128), (3, 128), (4, 160), (4, 192), (6, 192), (6, 256)),
-        *((8, 320), (8, 384), (8, 512), (12, 640), (12, 768)),
-    )
-)
-
-
-SHORT_RUN_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespeare_fast.yaml
+LAYERS = (2, 2, 2, 3, 4, 4, 6, 6, 8, 8, 8, 12, 12)  # of the sizes to choose from
+CHANNELS = (64, 96, 128, 128, 160, 192, 192, 256, 320, 384, 512, 640, 768)  # of the same sizes
+SIZES = tuple(map(Size, LAYERS, CHANNELS))
+START_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespeare_fast.yaml
 
 
 @dataclass(frozen=True)
@@ -80,14 +76,14 @@ class Choice:
     """Size and length of a run."""
 
     size: Size
-    characters: int  # number of characters that each member is trained on
+    characters: int  # characters that each member sees
     members: int = 1
     token_dropout: float = 0.0
 
-    def sentence(self, train_ids: int, unit: str = "character") -> str:
-        """Explain the choice for a train split of `train_ids` ids; `unit` is what an id is."""
-        passes = self.characters / train_ids
-        length = "short" if train_ids < SHORT_TEXT else "long" if passes < 1 else "whole"
+    def sentence(self, train_characters: int, unit: str = "character") -> str:
+        """Return a sentence that explains the choice; `unit` is `byte` if ids are bytes."""
+        passes = self.characters / train_characters
+        length = "short" if train_characters < SHORT_TEXT else "long" if passes < 1 else "whole"
         if self.members > 1:
             why = f"{self.members} models are averaged, because one would overfit"
         else:
@@ -99,46 +95,49 @@ class Choice:
 
 
 def largest_size(
-    sizes: Sequence[Size], seen: Callable[[Size], float], train_ids: int
+    sizes: Sequence[Size], seen: Callable[[Size], float], train_characters: int
 ) -> tuple[Size, float]:
-    """Return the largest suitable size, and the characters that it would see; see the top.
+    """Return the size by rule 1, and the characters that a model of this size would see.
 
     `sizes` are in ascending order. `seen` returns the characters that a model of a size would see
-    in the time. Sizes that cannot be chosen are not measured by it, except the next larger one.
+    in the time. It is called for one size after another, until a size would see too few.
     """
-    limit = PARAMETERS_PER_CHARACTER * train_ids
-    fitting = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
-    first = max(0, sum(size.parameters <= SHORT_RUN_SIZE.parameters for size in fitting) - 1)
-    best = fitting[first], seen(fitting[first])
-    for size in fitting[first + 1 :]:
-        if (characters := seen(size)) < CHARACTERS_PER_PARAMETER * size.parameters:
+    limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
+    allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
+    start = max(0, sum(size.parameters <= START_SIZE.parameters for size in allowed) - 1)
+    best = allowed[start], seen(allowed[start])
+    for size in allowed[start + 1 :]:
+        characters = seen(size)
+        if characters < MIN_SEEN_PER_PARAMETER * size.parameters:
             break
         best = size, characters
     return best
 
 
-def useful_passes(train_ids: int) -> tuple[float, float]:
-    """Return the useful passes over a train split, and the token dropout of a member."""
-    _, passes, dropout = PASSES[bisect_left(PASSES, (train_ids,))]
+def useful_passes(train_characters: int) -> tuple[float, float]:
+    """Return the useful passes over a train split, and the token dropout; see PASSES."""
+    _, passes, dropout = PASSES[bisect_left(PASSES, (train_characters,))]
     return passes, dropout
 
 
-def choose_members(size: Size, characters: float, train_ids: int, max_members: int) -> Choice:
-    """Divide `characters`, which one model of `size` would see in the time, among members."""
-    passes, dropout = useful_passes(train_ids)
-    useful = passes * train_ids
+def choose_members(
+    size: Size, characters: float, train_characters: int, max_members: int
+) -> Choice:
+    """Divide `characters`, which one model of `size` would see in the time, by rules 2 and 3."""
+    passes, dropout = useful_passes(train_characters)
+    useful = passes * train_characters
     members = min(max(1, round(characters / useful)), max_members)
     per_member = round(min(characters / members, useful))
-    if per_member < FEW_PASSES * train_ids:
+    if per_member < MIN_DROPOUT_PASSES * train_characters:
         dropout = 0.0
     return Choice(size, per_member, members, dropout)
 
 
 def context_length(shortest_split: int, size: Size) -> int:
-    """Return T: the largest power of two up to a quarter of the shorter one of train and val.
+    """Return T: the largest power of two up to a quarter of the shorter split, train or val.
 
-    It is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least
-    USUAL_MIN_CONTEXT.
+    T is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least the power
+    of two up to USUAL_MIN_CONTEXT.
     """
     limit = LONGEST_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
     longest = max(USUAL_MIN_CONTEXT, shortest_split // 4)
@@ -146,10 +145,10 @@ def context_length(shortest_split: int, size: Size) -> int:
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the characters of a step: a power of two, at least `T`, unless `batch_size` is given.
+    """Return the characters of a step: `batch_size` x `T`, or if it is None, a power of two.
 
-    It grows with the square root of the run's `characters`: in a short run, many small steps are
-    better than few large ones (arXiv:1812.06162; scripts/experiments.md).
+    The power is at least `T`, and grows with the square root of `characters`: in a short run, many
+    small steps are better than few large ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T
@@ -162,19 +161,19 @@ def settings(
 ) -> dict[str, Any]:
     """Return the settings of the run `choice`, by dotted key.
 
-    Shorter runs have larger learning rates; models wider than RUN_C have a smaller one. Set
-    `repeats` for a text that repeats itself, such as code. Heads then learn to copy: half of each
-    key comes from the previous character, there are at least two heads, and the first windows are
-    longer.
+    Shorter runs have larger learning rates. Models wider than RUN_C have a smaller AdamW rate.
+    `repeats` says whether the text repeats itself, as code does. If so, help heads learn to copy:
+    half of each key comes from the previous character, there are at least two heads, and the first
+    windows are longer.
     """
     (n_layer, C), characters = choice.size, choice.characters
     in_step = step_characters(characters, T, batch_size)
     steps = max(1, characters // in_step)
-    length = characters / RUN_CHARACTERS
-    learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / C) ** 0.5
-    most_heads = max(1 + repeats, round(C / HEAD_SIZE))
-    heads = next((n for n in range(most_heads, 0, -1) if C % (2 * n) == 0), 1)
-    shorter = 2 if repeats else 4
+    relative_length = characters / RUN_CHARACTERS
+    learning_rate = LEARNING_RATE * relative_length**-0.21 * min(1.0, RUN_C / C) ** 0.5
+    max_heads = max(1 + repeats, round(C / HEAD_SIZE))
+    heads = next((n for n in range(max_heads, 0, -1) if C % (2 * n) == 0), 1)
+    divisor = 2 if repeats else 4  # of T, for the first windows
     return {
         "model.T": T,
         "model.C": C,
@@ -187,8 +186,8 @@ def settings(
         "model.character_dropout": choice.token_dropout,
         "train.steps": steps,
         "train.batch_size": in_step // T,
-        "train.first_window": T // shorter if T % shorter == 0 else T,
-        "train.muon_learning_rate": _two_digits(MUON_LEARNING_RATE * length**-0.125),
+        "train.first_window": T // divisor if T % divisor == 0 else T,
+        "train.muon_learning_rate": _two_digits(MUON_LEARNING_RATE * relative_length**-0.125),
         "train.learning_rate": _two_digits(learning_rate),
         "train.min_learning_rate": 1e-6,
         "train.warmup_steps": min(steps, max(5, steps // 60)),
