@@ -125,10 +125,10 @@ def test_a_training_state_of_something_else_is_refused(corpus):
     for wrong, refused in (
         (
             {k: v for k, v in numbers.items() if k != "progress"},
-            r"not of this model \(.*progress.*;",
+            r"does not fit this model \(.*progress.*;",
         ),
-        (numbers | {"progress": 3}, "not of this model"),
-        (numbers | {"scaler": {"scale": [1]}}, "not of this model"),
+        (numbers | {"progress": 3}, "does not fit this model"),
+        (numbers | {"scaler": {"scale": [1]}}, "does not fit this model"),
         (numbers | {"text_sha256": None}, "not the text"),
     ):
         training.write_text(json.dumps(json.loads(good) | {"numbers": wrong}))
@@ -139,7 +139,7 @@ def test_a_training_state_of_something_else_is_refused(corpus):
     name = next(iter(tensors))
     save_file(tensors | {name: tensors[name][..., :-1].copy()}, optimizer)
     rehash(place(4))
-    with pytest.raises(CheckpointError, match="training state is not of this model"):
+    with pytest.raises(CheckpointError, match="training state does not fit this model"):
         train(small(), corpus, RUN, mode="resume")
 
 

@@ -1,12 +1,30 @@
 """`RunState`: what a new or resumed run starts from."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from gpt.config.schema import Config
-from gpt.training.build_step import Update
+from gpt.errors import CheckpointError, Interrupted, UsageError, counted
+from gpt.runs.format import CheckpointData
+from gpt.runs.old_losses import NOTICE
+from gpt.runs.recovery import check_resumable, recover
+from gpt.runs.weights import load_model
+from gpt.training.build_step import Update, build_run_step
 from gpt.training.evaluator import Progress
+from gpt.training.init_from import initial_model
+from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import Stopwatch
 from gpt.training.time_budget import TimeBudget
+
+log = logging.getLogger(__name__)
+
+RISE_TO_ANNOUNCE = 1.2  # a resume announces that the learning rate rises by more than this factor
 
 
 @dataclass(frozen=True)
@@ -20,3 +38,139 @@ class RunState:
     budget: TimeBudget
     progress: Progress
     saved_config: Config | None = None  # the settings in the checkpoint; None for a new run
+
+
+def new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict[str, str | int]]:
+    """Return the state of a new run, and the provenance of its weights (see `initial_model`)."""
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    model, source = initial_model(config, corpus.vocabulary, context.device)
+    update = build_run_step(context, model)
+    if config.train.minutes is not None and not stopwatch.probed:
+        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
+    config = ranks.broadcast(budget.first_plan, config)
+    schedule = Schedule(config)
+    update.follow(schedule)
+    if ranks.any(context.should_stop()):
+        raise Interrupted("stopped before training began; nothing is saved")
+    if (minutes := config.train.minutes) is not None:
+        message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
+        last_s = budget.score_s(budget.val_characters)
+        log.info(message, counted(schedule.steps, "step"), minutes, last_s)
+    return RunState(config, 0, update, schedule, budget, Progress()), source
+
+
+def resumed_state(context: RunContext, *, extend: bool) -> RunState:
+    """Load the run's last checkpoint, to continue the run with the settings `context.config`.
+
+    With `extend`, a finished run can continue, too, and `train.minutes` is additional time.
+
+    Raises:
+        ConfigError: a setting differs that a resume cannot change.
+        UsageError: the text has changed, the run is finished, or no step fits into the time.
+        CheckpointError: the checkpoint does not fit the model.
+    """
+    data, state = context.ranks.broadcast(recover, context.folder)
+    check_resumable(data.config, context.config)
+    if data.had_counts:
+        log.warning(
+            f"{NOTICE}. It continues on the whole train split, so it does not repeat the old "
+            f"version's run bit for bit",
+            context.name,
+        )
+    with _refusing_other_state(context, data.step):
+        progress = Progress(**state.numbers["progress"])
+        before = {name: state.numbers[name] for name in ("threads", "precision")}
+    _check_text(context, data.text_sha256)
+    if not extend:
+        _check_not_finished(context, data.step, progress)
+    with _refusing_other_state(context, data.step):
+        update = build_run_step(context, load_model(data, context.device))
+        update.load_state_dict(state)
+    _warn_if_rounding_differs(update, before)
+    config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)
+    update.follow(schedule)
+    _announce_rates(Schedule(data.config), schedule, data.step)
+    return RunState(config, data.step, update, schedule, budget, progress, data.config)
+
+
+@contextmanager
+def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
+    """Raise CheckpointError for errors that a training state of another model causes."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        reason = " ".join(str(error).split()).partition(" For further information")[0]  # pydantic's
+        raise CheckpointError(
+            f"{context.name}/checkpoints/step-{step}: its training state does not fit this model "
+            f"({reason:.200}); start a new run"
+        ) from error
+
+
+def _resumed_plan(
+    context: RunContext, data: CheckpointData, update: Update, progress: Progress, *, extend: bool
+) -> tuple[Config, Schedule, TimeBudget]:
+    """Return the config, schedule and budget of a resume; for new minutes, plan more steps."""
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    minutes = config.train.minutes
+    is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
+    if extend and minutes is not None:
+        config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
+    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
+    schedule.scale = progress.scale
+    if minutes is not None:
+        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    budget = TimeBudget(config, len(corpus.val) - 1, stopwatch, progress.elapsed_s)
+    if is_new_time:
+        used_s, limit_s = budget.used_s, budget.limit_s
+        log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
+        # `first_end` needs a schedule that goes on after this step; the second plan replaces it
+        schedule.replan(data.step, data.step + 1)
+        schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
+    return config, schedule, budget
+
+
+def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
+    """Log a message if the learning rate rises because a resume at `step` changes the schedule."""
+    every = max(1, (after.steps - step) // 100)
+    highest = max((after.lr(later) for later in range(step, after.steps, every)), default=0.0)
+    now = after.scale * before.lr(max(step - 1, 0))
+    if step > before.warmup_steps and highest > RISE_TO_ANNOUNCE * now:
+        message = "from step %d, the learning rate rises from %.2g to %.2g and falls until step %d"
+        log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
+
+
+def _check_text(context: RunContext, saved_sha256: str | None) -> None:
+    if context.corpus.sha256 != saved_sha256:
+        raise UsageError(
+            f"{context.corpus.name} is not the text that {context.name} began with, or it has "
+            f"changed since; restore the old text, or start a new run"
+        )
+
+
+def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
+    train = context.config.train
+    if progress.ended and (reason := progress.early_stop(train)):
+        advice = "--set train.stop_at_val_loss=null --set train.patience=null"
+    elif step > train.steps:
+        raise UsageError(
+            f"{context.name} has done {step} steps, more than train.steps {train.steps}; set a "
+            f"larger number, or sample from an earlier one with: gpt sample --checkpoint STEP"
+        )
+    elif step == train.steps and progress.pending is None:
+        reason = "all steps done"
+        advice = f"N minutes with --minutes N, or steps with --set train.steps={2 * step}"
+    else:
+        return
+    raise UsageError(
+        f"{context.name} is finished: {reason}, at step {step} of {train.steps}. To train for "
+        f"longer, add {advice}"
+    )
+
+
+def _warn_if_rounding_differs(update: Update, before: dict[str, Any]) -> None:
+    precision = str(update.precision).removeprefix("torch.")
+    for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
+        if now != before[name]:
+            message = "%s: computing with %s, where the run had %s; its losses may differ slightly"
+            log.warning(message, name, now, before[name])
