@@ -31,8 +31,7 @@ def make_backward(
 class RecordedBackward(Backward):
     """Backward pass that is recorded as a CUDA graph, which starts all kernels at once.
 
-    The graph is replaced if the shape of the batch changes. On other accelerators, nothing is
-    recorded.
+    A batch of another shape replaces the graph. Accelerators without CUDA record nothing.
     """
 
     inputs: tuple[Tensor, ...] = ()  # the batch that `replay` reads
@@ -52,5 +51,5 @@ class RecordedBackward(Backward):
     def _compute_inputs(self) -> tuple[Tensor, list[Tensor | None]]:
         """Return the loss of the batch `inputs` and the gradient of each parameter."""
         self.model.zero_grad(set_to_none=True)
-        loss = self.add_up([(self.inputs[0], self.inputs[1])])
+        loss = self.accumulate([(self.inputs[0], self.inputs[1])])
         return loss, [parameter.grad for parameter in self.parameters]

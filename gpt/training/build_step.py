@@ -56,11 +56,11 @@ class EnsembleStep:
         self._for_each_member(lambda m: self.members[m].probe(step))
         self._finish()
 
-    def follow(self, schedule: Schedule) -> None:
+    def use_schedule(self, schedule: Schedule) -> None:
         """Use `schedule` for all ensemble members, from the next step on."""
         self._finish()
         for member in self.members:
-            member.follow(schedule)
+            member.use_schedule(schedule)
 
     def read(self, results: list[StepResult]) -> list[list[list[float]]]:
         """Wait for `results`; return each as [losses, norms], with one float for each member."""

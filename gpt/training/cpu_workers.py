@@ -50,10 +50,10 @@ class WorkerBackward(Backward):
             divided += zip(x_part.chunk(count), y_part.chunk(count), strict=True)
         return divided
 
-    def add_up(self, parts: Parts) -> Tensor:
+    def accumulate(self, parts: Parts) -> Tensor:
         """Add the gradients of each part to `.grad`, in order; return the sum of the losses."""
         if self.workers == 1:
-            return super().add_up(parts)
+            return super().accumulate(parts)
         total = torch.zeros((), dtype=torch.float32)
         threads = max(1, self.threads // min(len(parts), self.workers))
         futures: list[Future[LossAndGradients]] = []
@@ -72,7 +72,8 @@ class WorkerBackward(Backward):
     def _gradients(self, x: Tensor, y: Tensor, threads: int) -> LossAndGradients:
         set_threads_here(threads)
         loss = self.loss(x, y)
-        return loss.detach(), torch.autograd.grad(self.scaled(loss), self.parameters)
+        gradients = torch.autograd.grad(self.scale_for_backward(loss), self.parameters)
+        return loss.detach(), gradients
 
     def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
         for p, gradient in zip(self.parameters, gradients, strict=True):
@@ -115,4 +116,4 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
     """Return how many of `B` windows the workers process at the same time; see `chunk_count`."""
-    return min(B, workers * -(-B // chunk_count(B, T, C, workers)))
+    return min(B, workers * math.ceil(B / chunk_count(B, T, C, workers)))

@@ -1,11 +1,13 @@
 """The backward pass: compute the loss of a batch, and the gradient of each parameter."""
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from gpt.config.schema import Config
 from gpt.device import autocast, select_precision
@@ -25,6 +27,7 @@ class Backward:
     """Sets `.grad` of each parameter to the gradient of a batch's mean loss.
 
     The batch is divided into `train.accumulation` parts, which are computed one after another.
+    WorkerBackward overrides `parts` and `accumulate`, RecordedBackward overrides `compute`.
     """
 
     def __init__(
@@ -37,7 +40,8 @@ class Backward:
     ) -> None:
         self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.scaler, self.parameters = scaler, [*model.parameters()]
+        self.scaler = scaler
+        self.parameters = [*model.parameters()]
         self.fused = fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
         self.characters = config.train.batch_size * config.model.T  # in a batch, of all ranks
@@ -59,9 +63,10 @@ class Backward:
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
         if self.masks is not None:
-            purpose = f"dropout of rank {rank}" if (rank := self.ranks.rank) else "dropout"
+            rank = self.ranks.rank
+            purpose = f"dropout of rank {rank}" if rank > 0 else "dropout"
             self.masks.manual_seed(derive_seed(self.config.seed, purpose, step))
-        windows = -(-len(x) // self.config.train.accumulation)
+        windows = math.ceil(len(x) / self.config.train.accumulation)
         with explaining_lack_of_memory(
             f"not enough memory on {self.device} for {windows} windows of {x.shape[1]} characters",
             "use a larger train.accumulation, which changes results only by rounding, or a smaller "
@@ -71,35 +76,37 @@ class Backward:
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute what `__call__` returns, for a batch `x`, `y` on the CPU, (B, T) each."""
-        return self.add_up(self.parts(self.on_device(x), self.on_device(y)))
+        return self.accumulate(self.parts(self.on_device(x), self.on_device(y)))
 
-    def add_up(self, parts: Parts) -> Tensor:
+    def accumulate(self, parts: Parts) -> Tensor:
         """Add the gradients of each part to `.grad`; return the sum of the losses."""
         total = torch.zeros((), dtype=torch.float32, device=self.device)
+        is_ddp = isinstance(self.forward, DistributedDataParallel)
         for i, (x, y) in enumerate(parts, start=1):
-            # DDP averages the gradients of the ranks in the backward pass of the last part
-            is_ddp = hasattr(self.forward, "no_sync")
+            # let DDP average the gradients of the ranks only once, with the last part
             with self.forward.no_sync() if is_ddp and i < len(parts) else nullcontext():
                 loss = self.loss(x, y)
-                self.scaled(loss).backward()  # type: ignore[no-untyped-call]
+                self.scale_for_backward(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the summed loss on `x`, `y`, (B, T), divided by the number of ids in the batch."""
-        with autocast(self.device, self.precision):
-            # (B, T, C) or (B, T, V)
-            out = self.forward.hidden(x) if self.fused else self.forward(x)
-        if not self.fused:
-            return cross_entropy(out, y, reduction="sum") / self.characters
-        hidden, weight = out.flatten(0, 1), self.model.head.weight  # (B T, C), (V, C)
-        summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
-        return summed / self.characters
+        if self.fused:
+            with autocast(self.device, self.precision):
+                hidden = self.forward.hidden(x).flatten(0, 1)  # (B T, C)
+            weight = self.model.head.weight  # (V, C)
+            loss = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
+        else:
+            with autocast(self.device, self.precision):
+                logits = self.forward(x)  # (B, T, V)
+            loss = cross_entropy(logits, y, reduction="sum")
+        return loss / self.characters
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Multiply `loss` by the scaler's factor, and by the number of ranks.
+    def scale_for_backward(self, loss: Tensor) -> Tensor:
+        """Multiply `loss` by the LossScaler's factor, and by the number of ranks.
 
-        DDP averages the gradients of the ranks, but they must be added.
+        The latter turns DDP's mean of the ranks' gradients into their sum.
         """
         ranks = torch.full((), self.ranks.size, dtype=torch.float32, device=self.device)
         return self.scaler.scale(ranks) * loss

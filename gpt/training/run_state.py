@@ -50,7 +50,7 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
     config = ranks.broadcast(budget.first_plan, config)
     schedule = Schedule(config)
-    update.follow(schedule)
+    update.use_schedule(schedule)
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
     if (minutes := config.train.minutes) is not None:
@@ -89,7 +89,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
         update.load_state_dict(state)
     _warn_if_rounding_differs(update, before)
     config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)
-    update.follow(schedule)
+    update.use_schedule(schedule)
     _announce_rates(Schedule(data.config), schedule, data.step)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
 

@@ -58,6 +58,10 @@ class Schedule:
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
+    def plan_at(self, step: int) -> int | None:
+        """Return the number of steps that was planned at `step`; None if there is no such plan."""
+        return dict(self.plans).get(step)
+
     def stored(self, config: Config) -> Config:
         """Return `config` with `train.steps` and `train.plans` of this schedule."""
         if self.plans == config.train.plans:
@@ -95,6 +99,11 @@ class Schedule:
         T = self.short_T if is_short else self.T
         return self.batch_size * self.T // T, T
 
+    def steps_of_each_shape(self) -> list[int]:
+        """Return one step for each batch shape: first with long windows, then with short ones."""
+        after_last = self.steps  # a step after the last one has long windows
+        return [after_last] if self.shape(0) == self.shape(after_last) else [after_last, 0]
+
     def short_part_after(self, step: int) -> float:
         """Return the fraction of steps with short windows (`train.first_window`) from `step` on."""
         done = self.part_done(step)
@@ -117,7 +126,7 @@ class Schedule:
         `every` is a number of steps, or a percentage of the phase such as `10 %`.
         """
         if isinstance(every, int):
-            return -(-self.steps // every) - after // every
+            return math.ceil(self.steps / every) - after // every
         part = Fraction(every.removesuffix(" %")) / 100
         return math.ceil(1 / part) - self.part_done(after) // part
 

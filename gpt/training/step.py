@@ -46,14 +46,16 @@ class TrainStep:
         ids: Ids,  # the train split
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.ids, self.precision = ids, select_precision(config.train.precision, device)
+        self.ids = ids
+        self.precision = select_precision(config.train.precision, device)
         self.is_asynchronous = device.type != "cpu"  # whether a call can return early
-        products = self.precision if self.precision == torch.bfloat16 else torch.float32
-        self.optimizers = make_optimizers(model, config.train, products)
+        muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32
+        self.optimizers = make_optimizers(model, config.train, muon_dtype)
         self.scaler = LossScaler(device, self.precision)
         self.backward = make_backward(config, model, device, ranks, self.scaler)
-        self.follow(Schedule(config))
+        self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config, model), device, self._rehearse)
+        # replaces the forward that `_rehearse` has set, which can be one that failed to compile
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> StepResult:
@@ -72,7 +74,7 @@ class TrainStep:
         # 3. clip the gradient
         self.scaler.unscale(self.optimizers)
         norm = self.clip(self.config.train.grad_clip)
-        # 4. update; `lr_factor` is the part of the peak learning rates of AdamW and Muon
+        # 4. update; `lr_factor` is the fraction of the peak learning rates of AdamW and Muon
         lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
         self.scaler.update(self.optimizers, lr_factor, skip)
@@ -93,7 +95,7 @@ class TrainStep:
         if self.is_asynchronous:
             torch.accelerator.synchronize(self.device)
 
-    def follow(self, schedule: Schedule) -> None:
+    def use_schedule(self, schedule: Schedule) -> None:
         """Use `schedule` from the next step on. Call again if its number of steps changes."""
         self.schedule = schedule
         draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
@@ -111,13 +113,12 @@ class TrainStep:
         return numbers
 
     def _rehearse(self, forward: Any) -> None:
-        """Run `forward` and its backward pass on one batch of each shape in the schedule.
+        """Use `forward` from now on; run it and its backward pass on a batch of each shape.
 
         This makes torch.compile compile for each shape, and DDP choose its order of additions.
         """
         self.backward.forward = forward
-        first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
-        for step in first_of.values():
+        for step in self.schedule.steps_of_each_shape():
             self.backward(*self.batches(step), step)
 
     def state_dict(self) -> TrainingState:
@@ -133,7 +134,7 @@ class TrainStep:
 
 
 def compile_mode(config: Config, model: GPT) -> str:
-    """Return `train.compile`, or `off` instead of `auto` for a run that is too short to gain.
+    """Return `train.compile`, or `off` instead of `auto` for a run that is too short to benefit.
 
     The choice follows from the config alone, so a run repeats. A run takes about six operations for
     each parameter and character (arXiv:2001.08361).
@@ -169,6 +170,6 @@ def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
     """Return `count` dicts: the inverse of `join_tensors`."""
     parts: list[Tensors] = [{} for _ in range(count)]
     for name, array in tensors.items():
-        i, _, rest = name.partition(".")
-        parts[int(i)][rest] = array
+        i, _, name_in_part = name.partition(".")
+        parts[int(i)][name_in_part] = array
     return parts

@@ -88,7 +88,7 @@ class Stopwatch:
             seconds: how long to measure each kind of work.
         """
         schedule = Schedule(config)
-        for number in (schedule.steps, 0):  # long windows, then short ones
+        for number in schedule.steps_of_each_shape():
             T = schedule.shape(number)[1]
             if T not in self.probed:
                 self.probed[T] = self.time(partial(step, number), ranks, seconds)

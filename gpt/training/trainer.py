@@ -30,8 +30,9 @@ class Trainer:
         self.context, self.config, self.on_event = context, context.config.train, on_event
         self.step, self.update, self.schedule = state.step, state.update, state.schedule
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
-        self.clock, self.began = context.clock, context.clock()
-        self.started = self.began - state.progress.elapsed_s
+        self.clock = context.clock
+        self.process_began = self.clock()
+        self.run_began = self.process_began - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
         self.is_unsaved = state.saved_config not in (None, context.config)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
@@ -40,12 +41,11 @@ class Trainer:
         self.unread: list[StepResult] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to here
-        self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last logged
+        self.timed_characters, self.timed_s = 0, 0.0  # of the steps since the pace was logged
 
-    @property
     def elapsed_s(self) -> float:
-        """Seconds of training so far, over all resumes."""
-        return self.clock() - self.started
+        """Return the seconds of training so far, over all resumes, without the time in between."""
+        return self.clock() - self.run_began
 
     def fit(self, notice: str = "") -> Outcome:
         """Log `notice` about a rollback, if any, and train to the last step or an early stop."""
@@ -54,9 +54,7 @@ class Trainer:
             self.start(notice)
             while not self.evaluator.reason_to_stop:
                 self.take_step()
-                self.evaluate()
-                self.log()
-                self.save()
+                self.finish_step()
             return self.context.ranks.broadcast(self.finish)
         finally:
             while self.callbacks:  # break reference cycles, so that memory is freed at once
@@ -66,54 +64,48 @@ class Trainer:
         """Open and return the callbacks on rank 0; return an empty list on other ranks."""
         if self.context.ranks.rank > 0:
             return []
-        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
         path = self.context.folder / "metrics.jsonl"
-        if at is not None:
-            delete_records_after(path, at, pending=pending)
-        metrics = MetricsFile(path, lambda: self.elapsed_s)
-        next_step = None if at is None else at + (not pending)
+        is_pending = self.evaluator.progress.pending is not None
+        next_step = None  # step of the first new record
+        if self.resumed_at is not None:
+            delete_records_after(path, self.resumed_at, pending=is_pending)
+            next_step = self.resumed_at + (not is_pending)
+        metrics = MetricsFile(path, self.elapsed_s)
         callbacks: list[Callback] = [metrics, TensorBoard(self.context, next_step)]
         if current_thread() is main_thread():  # bars of several trainings would overlap
-            callbacks.append(ProgressBar(self.schedule.steps, at or 0))
-        return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
+            callbacks.append(ProgressBar(self.schedule.steps, self.resumed_at or 0))
+        if self.on_event:
+            callbacks.append(EventFunction(self.on_event))
+        return callbacks
 
     def start(self, notice: str) -> None:
-        """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted.
-
-        If a resume or a rollback changed the settings or the schedule, first save a checkpoint.
-        """
+        """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted."""
         self.stopwatch.start()
         if notice:
             self.notify(self.step, notice)
-        if self.is_unsaved:  # so that a killed run resumes with these settings and learning rates
+        if self.is_unsaved:  # a resume or a rollback changed settings or learning rates: save them
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
         if self.resumed_at is None or pending is not None:
-            self.metrics, self.is_unsaved = pending or {}, True
-            self.evaluate()
-            self.log()
-            self.save()
+            self.metrics = pending or {}
+            self.is_unsaved = True
+            self.finish_step()
 
     def take_step(self) -> None:
-        """Update the weights once, and wait for the loss only if it is needed at this step."""
-        T, began = self.schedule.shape(self.step)[1], self.clock()
-        was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
-        was_milestone = was_evaluated and self.is_due(self.schedule.milestone_every)
-        self.stopwatch.lap(*((MILESTONE, 1) if was_milestone else (T, 0)))
+        """Update the weights once; if metrics are due, set `self.metrics`."""
+        step_began, T = self.clock(), self.schedule.shape(self.step)[1]
+        self.end_previous_lap(T)
         self.unread.append(self.update(self.step))
-        self.step, self.is_unsaved, self.metrics = self.step + 1, True, {}
-        progress = self.evaluator.progress
-        self.evaluator.is_best, progress.val_loss = False, None
-        periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
-        needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
-        results: dict[str, float] = {}
-        if needed or not self.update.is_asynchronous or len(self.unread) >= MAX_UNREAD_STEPS:
-            results = read_results(self.update, self.unread, self.step, progress, self.notify)
-            self.unread.clear()
+        self.step += 1
+        self.is_unsaved = True
+        self.metrics = {}
+        self.evaluator.is_best = False
+        self.evaluator.progress.val_loss = None  # of the new weights
+        results = self.read_due_results()
         self.stopwatch.lap(T)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
-        self.timed_s += self.clock() - began
+        self.timed_s += self.clock() - step_began
         for callback in self.callbacks:
             callback.on_step(self.step)
         if self.is_due(self.config.log_every):
@@ -122,25 +114,39 @@ class Trainer:
             self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
             self.timed_characters, self.timed_s = 0, 0.0
 
+    def end_previous_lap(self, T: int) -> None:
+        """Attribute the time since the last step to its milestone, if it was one, or to steps."""
+        was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
+        was_milestone = was_evaluated and self.is_due(self.schedule.milestone_every)
+        work, times = (MILESTONE, 1) if was_milestone else (T, 0)
+        self.stopwatch.lap(work, times)
+
+    def read_due_results(self) -> dict[str, float]:
+        """Wait for the loss and gradient norm of this step, and return them, if they are needed."""
+        periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
+        is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
+        if not is_needed and self.update.is_asynchronous and len(self.unread) < MAX_UNREAD_STEPS:
+            return {}
+        progress = self.evaluator.progress
+        results = read_results(self.update, self.unread, self.step, progress, self.notify)
+        self.unread.clear()
+        return results
+
     def is_due(self, every: int | str) -> bool:
         """Return whether an event with the period `every` is due; False for a period in minutes."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
-        """If an evaluation is due, compute the val loss; at a milestone, also draw a sample.
-
-        If a stop is requested meanwhile, the next resume repeats the evaluation.
-        """
+        """If an evaluation is due, compute the val loss; at a milestone, also draw a sample."""
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
         check_equal(self.update.model, self.step, self.context.ranks)
         is_milestone = self.is_due(self.schedule.milestone_every)
+        is_last = self.step >= self.schedule.steps
         try:
-            losses = self.evaluator.evaluate(
-                self.step, is_milestone=is_milestone, is_last=self.step >= self.schedule.steps
-            )
-        except Stopped:
-            self.evaluator.progress.pending = self.metrics  # for the repeated evaluation
+            losses = self.evaluator.evaluate(self.step, is_milestone=is_milestone, is_last=is_last)
+        except Stopped:  # the next resume repeats the evaluation
+            self.evaluator.progress.pending = self.metrics
             self.metrics = {}
             return
         self.metrics |= losses
@@ -149,39 +155,26 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_evaluation(self.step, evaluation)
 
-    def log(self) -> None:
-        """Pass the metrics of this step to the callbacks, if there are any metrics."""
+    def finish_step(self) -> None:
+        """Evaluate, log, plan and save, if each is due. If a stop is requested, save and stop."""
+        self.evaluate()
         if self.metrics:
             for callback in self.callbacks:
                 callback.on_metrics(self.step, self.metrics)
-
-    def save(self) -> None:
-        """Save a checkpoint if one is due, or this step is the best or the last.
-
-        If a stop is requested, save a checkpoint and raise Interrupted.
-        """
-        if self.unread:  # stops and checkpoints by the clock wait until the results are read
+        if self.unread:  # plans, checkpoints and stops wait until the results are read
             return
-        stop, due, end = self.ask()
-        self.follow(end)
-        reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
-        # while steps are being skipped, keep the checkpoint from before them: see `roll_back`
-        due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
-        again = self.checkpointer.saved_at_step == self.step  # saved before its evaluation
-        if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
-            self.write_checkpoint()
-        if stop and not reason:
+        stop, due_by_clock, end = self.agree()
+        self.replan(end)
+        self.save(due_by_clock, stop)
+        if stop and not self.evaluator.reason_to_stop:
             resume = command("train", "--resume", self.context.name)
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
-    def ask(self) -> tuple[bool, bool, int]:
-        """Ask all ranks whether to stop, and rank 0 for what its clock decides.
+    def agree(self) -> tuple[bool, bool, int]:
+        """Return what depends on signals or a clock, made equal on all ranks by one all-reduce.
 
-        One all-reduce makes the answers equal on all ranks.
-
-        Returns:
-            Whether to stop; whether a checkpoint is due by the clock; and the number of steps of a
-            new plan, or 0 to keep the plan.
+        These are: whether to stop, whether a checkpoint is due by the clock of rank 0, and the new
+        number of steps of the whole run, which is 0 if the plan does not change.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
@@ -194,36 +187,46 @@ class Trainer:
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
         return stops > 0, dues > 0, end
 
-    def follow(self, end: int) -> None:
+    def save(self, due_by_clock: bool, stop: bool) -> None:
+        """Save a checkpoint if one is due, at a `stop`, or if this step is the best or the last."""
+        is_due = due_by_clock or self.is_due(self.config.checkpoint_every)
+        if self.evaluator.progress.skipped_in_a_row:  # keep the last one for `roll_back`
+            is_due = False
+        was_saved = self.checkpointer.saved_at_step == self.step  # before its evaluation
+        is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
+        if self.is_unsaved and (is_due or was_saved or is_last_or_best or stop):
+            self.write_checkpoint()
+
+    def replan(self, end: int) -> None:
         """Plan `end` steps for the whole run, unless it is 0; report the plan of this step."""
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
-            self.update.follow(self.schedule)
+            self.update.use_schedule(self.schedule)
         if self.step != self.resumed_at:
             self.report_plan()
 
     def report_plan(self) -> None:
         """If the planned number of steps of the run changed at this step, notify the callbacks."""
-        if steps := dict(self.schedule.plans).get(self.step):
+        if steps := self.schedule.plan_at(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, steps)
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of this step, and pass its path to the callbacks."""
-        evaluator = self.evaluator
-        evaluator.progress.elapsed_s = self.elapsed_s
+        progress, is_finished = self.evaluator.progress, bool(self.evaluator.reason_to_stop)
+        progress.elapsed_s = self.elapsed_s()
         for callback in self.callbacks:
             callback.before_checkpoint()
-        self.checkpointer.save(self.step, evaluator.progress, bool(evaluator.reason_to_stop))
+        self.checkpointer.save(self.step, progress, is_finished)
         self.is_unsaved = False
         path = f"{self.context.name}/checkpoints/step-{self.step}"
         for callback in self.callbacks:
-            callback.on_checkpoint(self.step, path, evaluator.is_best)
+            callback.on_checkpoint(self.step, path, self.evaluator.is_best)
 
     def finish(self) -> Outcome:
         """Pass the outcome of the run and the model to the callbacks; return the outcome."""
-        outcome = self.evaluator.outcome(self.step, self.clock() - self.began, self.metrics)
+        outcome = self.evaluator.outcome(self.step, self.clock() - self.process_began, self.metrics)
         for callback in self.callbacks:
             callback.on_end(outcome, self.update.model)
         return outcome
@@ -236,10 +239,10 @@ class Trainer:
 
     def roll_back(self, reason: str) -> str:
         """Load the last checkpoint and halve the learning rates; return a message for the user."""
-        diverged_at = self.step
+        message = f"rolled back from step {self.step}: {reason}"
         self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)
         self.resumed_at = self.checkpointer.saved_at_step = self.step
-        self.unread, self.is_unsaved = [], True
-        rates = f"learning rates x {progress.scale:g} from here"
-        return f"rolled back from step {diverged_at}: {reason}; {rates}"
+        self.unread = []
+        self.is_unsaved = True
+        return f"{message}; learning rates x {progress.scale:g} from here"
