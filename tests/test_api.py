@@ -50,7 +50,7 @@ def test_a_model_can_be_pickled(run):
     ("options", "message"),
     [
         ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
-        ({"seed": True}, "seed: expected a whole number from 0 on, got True"),
+        ({"seed": True}, "seed: expected an integer >= 0, got True"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
     ],

@@ -77,12 +77,12 @@ class Model:
     def prepare(
         self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
     ) -> str:
-        """Normalise a prompt like the training text, and check that its characters have ids.
+        """Normalise a prompt as the training text was, and check that its characters have ids.
 
         Args:
             prompt: any text.
             drop_unknown: whether to remove characters outside the vocabulary, and log their number.
-            advice: the end of the error message, which says what to do about unknown characters.
+            advice: the end of the error message: what the user can do about unknown characters.
 
         Returns:
             The normalised prompt.
@@ -158,25 +158,25 @@ class Model:
             OutOfMemory: the samples would take more memory than is free.
         """
         chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
-        num_samples = _whole_number("num_samples", num_samples, 1)
-        seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
-        data = self.config.data
-        stops = [normalize_prompt(text, self.vocabulary, data) for text in _texts("stops", stops)]
-        for text in stops:
+        count = _whole_number("num_samples", num_samples, 1)
+        used_seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
+        vocabulary, data = self.vocabulary, self.config.data
+        stop_texts = [normalize_prompt(text, vocabulary, data) for text in _texts("stops", stops)]
+        for text in stop_texts:
             if not text:
                 raise UsageError("expected a stop string of at least one character, got ''")
             advice = "the model cannot generate it, so leave it out"
-            check_known(text, self.vocabulary, advice, what="the stop string")
-        prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
-        encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
-        B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
+            check_known(text, vocabulary, advice, what="the stop string")
+        prompt_texts = [self.prepare(text) for text in _texts("prompts", prompts)]
+        encoded = [encode_prompt(text, vocabulary) for text in prompt_texts]
+        B, longest = count * len(encoded), max(map(len, encoded), default=0)
         return generate(
             open_engine(self.checkpoint, self.device, B, chosen.length, longest),
-            self.vocabulary,
-            [ids for ids in encoded for _ in range(num_samples)],
-            sample_sources(seed, [index for _ in encoded for index in range(num_samples)]),
+            vocabulary,
+            [ids for ids in encoded for _ in range(count)],
+            sample_sources(used_seed, [index for _ in encoded for index in range(count)]),
             length=chosen.length,
-            stops=stops,
+            stops=stop_texts,
             keep_stop=keep_stop,
             rules=chosen,
         )
@@ -211,13 +211,13 @@ class Model:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
         advice = "leave them out, or pass drop_unknown=True"
-        text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        return torch_model.text_loss(self.module, self.vocabulary, text)
+        prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
+        return torch_model.text_loss(self.module, self.vocabulary, prepared)
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
 
-        Of an ensemble, only the first member is used.
+        In an ensemble, only the first member is used.
 
         Args:
             text: 1 to `model.T` characters.
@@ -262,13 +262,13 @@ def load(
 def _whole_number(name: str, value: object, least: int) -> int:
     """Return `value` as an int; raise UsageError unless it is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
-        raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
+        raise UsageError(f"{name}: expected an integer >= {least}, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
     """Return `texts`, a str or a sequence of str, as a list; raise UsageError for other types."""
-    several = [texts] if isinstance(texts, str) else texts
-    if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
+    items = [texts] if isinstance(texts, str) else texts
+    if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")
-    return list(several)
+    return list(items)

@@ -41,7 +41,7 @@ class Estimate:
     precision: str
     parameters: dict[str, int]  # by part of the model
     state_bytes: int  # weights, gradients and the optimizers' running averages
-    peak_bytes: int  # the most that the run needs at once
+    peak_bytes: int  # largest number of bytes in use at a time
     costs: dict[str, Cost]  # by name; `start` is the work before the first step
     seconds: float  # duration of the run: the sum over `costs`
 
@@ -92,7 +92,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[MILESTONE] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # do not count the work above, which a run does not do
+        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`, which a run does not call
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters
@@ -103,7 +103,7 @@ def estimate_run(
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
-        # step 0 needs no evaluation if the head is zero
+        # step 0 is only scored with given weights: with a head of zeros, its loss is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),

@@ -31,18 +31,18 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 def context_of(corpus: Corpus, T: int) -> int:
     """Return the number of ids to use as `context` for the text; see the top of this file.
 
-    This is the length of CONTEXT_CHARACTERS characters, or more if so few ids often occur again by
-    chance, but at most T / 2. In a window of `T` ids, n given ids occur again by chance with a
-    probability of about T / exp(n H), where H is the entropy of an id in nats. The context is
-    long enough if this probability is at most 1 / CHANCE_WINDOWS.
+    In a window of `T` ids, n given ids occur again by chance with a probability of about
+    T / exp(n H), where H is the entropy of an id in nats. The result is the length of
+    CONTEXT_CHARACTERS characters, or the smallest n for which this probability is at most
+    1 / CHANCE_WINDOWS, if that is larger. It is at most T / 2.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
     p = ids.bincount().double() / len(ids)  # (V,)
     entropy = float(torch.special.entr(p).sum())
-    rare = math.log(CHANCE_WINDOWS * T) / max(entropy, MIN_ENTROPY)
-    longest = max(1, T // 2)
-    return min(max(round(CONTEXT_CHARACTERS * per_character), math.ceil(rare)), longest)
+    min_length = math.log(CHANCE_WINDOWS * T) / max(entropy, MIN_ENTROPY)
+    max_length = max(1, T // 2)
+    return min(max(round(CONTEXT_CHARACTERS * per_character), math.ceil(min_length)), max_length)
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:

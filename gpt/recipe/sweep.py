@@ -56,7 +56,7 @@ class SweepResult:
     """Results of the runs that differ only by seed. Losses are in nats per character."""
 
     values: dict[str, str]  # value of each setting that the sweep varies
-    mean: float | None  # of the val losses; None if unknown
+    mean: float | None  # mean of the val losses; None if a run has none
     standard_error: float | None
     runs: list[SweepRun]
 
@@ -88,12 +88,12 @@ def run_sweep(
 
     Args:
         folder: the folder of the sweep.
-        asked: its trials, as the caller gives them; None for those of the sweep in `folder`.
+        asked: the trials, as the caller gives them; None for the trials of the sweep in `folder`.
         choose: returns a config with its unset settings chosen for the text and the time.
         load: reads the text of a config.
-        overwrite: replace the sweep in `folder`.
-        should_stop: as for `gpt.api.sweep`, as are the exceptions.
-        on_event: as for `gpt.api.sweep`.
+        overwrite: whether to replace the sweep in `folder`.
+        should_stop: see `gpt.api.sweep`, which also lists the exceptions.
+        on_event: see `gpt.api.sweep`.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
@@ -110,7 +110,7 @@ def run_sweep(
             delete_sweep(folder)
         make_folder(folder)
     with locked(folder):
-        if new is not None and not is_sweep(folder):  # no other process began one meanwhile
+        if new is not None and not is_sweep(folder):  # unless another process has just written one
             write_spec(folder, new)
         spec = read_spec(folder)
         if asked is not None:
@@ -127,8 +127,8 @@ def specify(
     """Return the specification of a new sweep: `asked` with the configs to train with.
 
     Unset settings are chosen once for all runs that differ only in training settings, so that these
-    runs have the same model. Runs of another text, time or model get another choice. The number of
-    threads is stored, because the last digits depend on it.
+    runs have the same model. They are chosen again for another text, time or model setting. The
+    number of threads is stored, because the last digits of a loss depend on it.
     """
     choices: dict[str, Config] = {}
     trials = []
@@ -158,7 +158,7 @@ def _chosen(
     shared = str({key: value for key, value in trial.values.items() if key not in own})
     if shared not in choices:
         without_own = config
-        with suppress(ConfigError):  # other settings need them
+        with suppress(ConfigError):  # keep them if other settings are invalid without them
             without_own = load_config(config, [(key, None) for key in own])
         choices[shared] = choose(without_own)
     return load_config(choices[shared], [*explicit(config).items()])
@@ -183,8 +183,8 @@ def train_trials(
             corpus = load(trial.config)
             if corpus.sha256 != trial.text_sha256:
                 raise UsageError(
-                    f"{corpus.name} has changed since {from_here(folder)} began; bring the old "
-                    f"text back, or start a new sweep by --overwrite or another --run-dir"
+                    f"{corpus.name} has changed since {from_here(folder)} began; restore the "
+                    f"old text, or start a new sweep by --overwrite or another --run-dir"
                 )
             _train(trial, corpus, run, should_stop, on_event)
             result = _scored(result, run, corpus, trial.config.device)
@@ -211,7 +211,7 @@ def _train(
         return
     log.info("%s: training", trial.name)
     train(
-        newest.config if newest else trial.config,  # the former has the train.plans of the run
+        newest.config if newest else trial.config,  # `newest.config` has the plans of the run
         corpus,
         run,
         "resume" if newest else "overwrite",  # a kill may have left an empty folder
@@ -234,7 +234,7 @@ def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRu
 def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Sweep:
     """Group the runs that differ only by seed. Sort by mean val loss, failed groups last."""
     if len({(trial.text_sha256, trial.config.data.val_fraction) for trial in spec.runs}) > 1:
-        log.warning("val losses are of different texts; compare only those of the same val split")
+        log.warning("losses on different texts or val splits: compare only those on the same split")
     groups: dict[str, SweepResult] = {}
     for trial, run in zip(spec.runs, results, strict=True):
         values = {key: value for key, value in trial.values.items() if key != "seed"}

@@ -31,7 +31,7 @@ class Trial(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older files have further keys
     name: str  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
-    asked: StoredConfig  # the config as the command gives it; settings may be unset
+    asked: StoredConfig  # the config that the user gave; settings can be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
     config: StoredConfig = Config()  # to train with, including what gpt has chosen
     text_sha256: str = ""  # hash of the text, to notice that it has changed
@@ -65,7 +65,7 @@ def read_spec(folder: Path) -> SweepSpec:
     except (OSError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
-            f"{path}: expected the specification of a sweep, got something else ({reason}); "
+            f"{path}: expected the specification of a sweep, but the file is not valid ({reason}); "
             f"replace the sweep by --overwrite, or choose another --run-dir"
         ) from None
 
@@ -78,8 +78,8 @@ def check_different(trials: Sequence[Trial]) -> None:
         if first != trial.name:
             raise UsageError(
                 f"expected runs that differ, got {first} and {trial.name} with the same settings; "
-                f"--minutes and --init-from take the place of train.minutes and train.init_from, "
-                f"and null stands for a default"
+                f"leave one out (--minutes and --init-from replace train.minutes and "
+                f"train.init_from, and null means the default)"
             )
 
 

@@ -4,10 +4,11 @@ import numpy as np
 
 from gpt.text.corpus import Corpus
 
-MANY_IDS = 1000  # vocabulary size from which a text may be read as bytes
+MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
 PARTS = 20  # parts of the train split, each of which is compared with those before it
-MAX_NEW_FRACTION = 0.02  # largest mean fraction of characters in a part that are new in the text
-MAX_BYTES_PER_CHARACTER = 1.1  # a text with fewer has hardly more bytes than characters
+# if on average more than this fraction of a part's characters did not occur before it, read bytes
+MAX_NEW_FRACTION = 0.02
+MAX_BYTES_PER_CHARACTER = 1.1  # with at most as many, read bytes
 
 
 def reads_better_as_bytes(corpus: Corpus) -> bool:
@@ -23,8 +24,8 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
     bytes_per_character = corpus.val_bytes / corpus.val_characters
     if bytes_per_character <= MAX_BYTES_PER_CHARACTER:
         return True
-    known, new = np.zeros(len(corpus.vocabulary), bool), []
+    occurred, new_fractions = np.zeros(len(corpus.vocabulary), bool), []
     for part in np.array_split(corpus.train, PARTS):
-        new.append(1 - known[part].mean() if len(part) else 0.0)
-        known[part] = True
-    return bool(np.mean(new[PARTS // 2 :]) > MAX_NEW_FRACTION)
+        new_fractions.append(1 - occurred[part].mean() if len(part) else 0.0)
+        occurred[part] = True
+    return bool(np.mean(new_fractions[PARTS // 2 :]) > MAX_NEW_FRACTION)

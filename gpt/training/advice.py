@@ -3,7 +3,7 @@
 OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
 RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
 FALL = 0.005  # fraction of the val loss; a larger fall in the last evaluation is a trend
-TINY = 1e-9  # least loss that is divided by, in nats
+TINY = 1e-9  # nats; avoids a division by 0
 MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
 
 
@@ -13,11 +13,15 @@ def advise(
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
     1. Overfitting: the val loss has risen, or is far above the train loss. More text helps.
-    2. The val loss was still falling. More time helps. 3. Otherwise, neither helps much.
+    2. The val loss was still falling. More time helps.
+    3. Otherwise, neither helps much.
 
-    `train_loss` is that of the last step; `loss`, `best_loss` and `earlier_loss` are the newest val
-    loss, the lowest, and that of the evaluation before the newest, which is infinite if there is
-    none. `passes` counts how often training has read the train split.
+    Args:
+        train_loss: the train loss of the last step.
+        loss: the newest val loss.
+        best_loss: the lowest val loss.
+        earlier_loss: the val loss of the evaluation before the newest; infinity if there is none.
+        passes: how often training has read the train split.
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))

@@ -108,11 +108,7 @@ Update = TrainStep | EnsembleStep
 
 
 def build_step(
-    config: Config,
-    model: LanguageModel,
-    device: torch.device,
-    ranks: Ranks,
-    ids: Ids,
+    config: Config, model: LanguageModel, device: torch.device, ranks: Ranks, ids: Ids
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     first = members_of(model)[0]

@@ -77,8 +77,8 @@ class Checkpointer:
             keep = config.train.keep_checkpoints
             write_checkpoint(context.folder, data, self._state(progress), keep=keep)
         except (OSError, Unreadable) as error:
-            again = f"--overwrite --run-dir {shlex.quote(context.name)}"
-            advice = f"it has no checkpoint yet. When there is room, start it again with {again}"
+            options = f"--overwrite --run-dir {shlex.quote(context.name)}"
+            advice = f"it has no checkpoint yet. Make room and start it again with {options}"
             if self.saved_at_step is not None:
                 resume = command("train", "--resume", context.name)
                 advice = f"its checkpoints are unchanged. Make room and resume with: {resume}"
@@ -91,12 +91,12 @@ class Checkpointer:
 
     def _state(self, progress: Progress) -> TrainingState:
         state, corpus = self.update.state_dict(), self.context.corpus
-        # JSON has no infinity, the value of losses before the first evaluation
-        known = {key: value for key, value in asdict(progress).items() if value != math.inf}
+        # losses are infinite before the first evaluation, and JSON has no infinity
+        finite = {key: value for key, value in asdict(progress).items() if value != math.inf}
         numbers = state.numbers | {
             "threads": torch.get_num_threads(),
             "precision": str(self.update.precision).removeprefix("torch."),
-            "progress": known,
+            "progress": finite,
             "text_sha256": corpus.sha256,
         }
         if progress.val_loss is not None:

@@ -17,7 +17,7 @@ from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
 
 MAX_SKIPPED_STEPS = 3  # in a row
-MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
+MAX_ROLLBACKS = 3  # of a run; the next divergence ends it
 
 
 def read_results(
@@ -30,7 +30,7 @@ def read_results(
     """Wait for the results of the last steps, and count skipped steps.
 
     Args:
-        update: the TrainStep or EnsembleStep that made the steps.
+        update: the TrainStep or EnsembleStep that computed the steps.
         unread: the results of the newest steps, oldest first.
         step: number of steps done, including those in `unread`.
         progress: counts the skipped steps in a row.
@@ -43,19 +43,20 @@ def read_results(
         Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
     """
     results = update.read(list(unread))
-    for done, (losses, norms) in enumerate(results, step - len(results) + 1):
-        members = zip(update.members, losses, norms, strict=True)
-        failed = [
-            m for m, (member, *result) in enumerate(members) if member.scaler.is_failure(*result)
-        ]
-        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
-        for m in failed[:1]:
-            whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
-            numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
-            reason = f"step {done} skipped{whose}: {numbers}"
-            on_skip(done, reason)
-            if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
-                raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
+    for number, (losses, norms) in enumerate(results, step - len(results) + 1):
+        members = enumerate(zip(update.members, losses, norms, strict=True))
+        failed = [m for m, (member, *result) in members if member.scaler.is_failure(*result)]
+        if not failed:
+            progress.skipped_in_a_row = 0
+            continue
+        progress.skipped_in_a_row += 1
+        m = failed[0]
+        whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
+        numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
+        reason = f"step {number} skipped{whose}: {numbers}"
+        on_skip(number, reason)
+        if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
+            raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
     newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
     return {name: value for name, value in newest.items() if math.isfinite(value)}
 

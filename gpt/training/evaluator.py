@@ -21,16 +21,16 @@ from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
-OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
+OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
 
 class Diverged(Exception):
-    """The loss, the gradient or a weight is NaN or infinite; the message says at which step."""
+    """The loss, the gradient or a weight is NaN or infinite. The message names the step."""
 
 
-@dataclass(config=ConfigDict(strict=True))  # a damaged file is refused
+@dataclass(config=ConfigDict(strict=True))  # so that a damaged file raises an error
 class Progress:
     """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
 
@@ -38,7 +38,7 @@ class Progress:
     best_loss: float = math.inf
     best_step: NonNegativeInt = 0
     val_loss: float | None = None  # current weights, whole val split; None if not evaluated
-    since_best: NonNegativeInt = 0  # evaluations in a row without a new best
+    since_best: NonNegativeInt = 0  # milestones in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
     skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
@@ -46,10 +46,7 @@ class Progress:
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float, is_milestone: bool) -> bool:
-        """Record the `loss` of an evaluation at `step`.
-
-        Return whether `step` is a milestone with the lowest loss of all milestones so far.
-        """
+        """Record the `loss` of an evaluation; return whether `step` is a new best milestone."""
         self.loss = loss
         if not is_milestone:
             return False
@@ -65,7 +62,7 @@ class Progress:
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return why `train` requires an early stop; an empty string if it does not."""
+        """Return the reason for an early stop by the settings `train`, or an empty string."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} has reached train.stop_at_val_loss {target}"
@@ -126,7 +123,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
-                if not early and losses["val_loss"] < best_val_loss:  # the part misled
+                if not early and losses["val_loss"] < best_val_loss:  # unlike on the part
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.choose(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss
@@ -143,7 +140,7 @@ class Evaluator:
         if self.progress.since_best == OVERFIT_EVALUATIONS and now > best:
             warning = (
                 f"val loss has risen since step {then} ({best:.4f} then, {now:.4f} now): the model "
-                f"overfits; that step stays the best checkpoint"
+                f"overfits; the checkpoint of step {then} remains the best"
             )
         if with_sample and (length := config.train.sample_length):
             sample = generate_text(
@@ -165,7 +162,7 @@ class Evaluator:
     def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
         """Return the result of a run that ended at `step`, `seconds` after its start or resume.
 
-        `metrics` are those of the last step.
+        `metrics` are the metrics of the last step.
         """
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
@@ -204,9 +201,8 @@ class Evaluator:
         The key `name` has the loss of the model. In an ensemble, `{name}_member_1` has the first
         member's loss.
         """
-        is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
-        # the head is zero, so every id is equally likely
-        if is_untrained:
+        if step == 0 and not any(m.head.weight.any() for m in members_of(self.model)):
+            # a head of zeros: every id is equally likely
             return {name: math.log(len(self.context.corpus.vocabulary))}
         self.stopwatch.lap(MILESTONE, 0)
         with phase("evaluating"):

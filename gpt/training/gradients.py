@@ -31,12 +31,7 @@ class Backward:
     """
 
     def __init__(
-        self,
-        config: Config,
-        model: GPT,
-        device: torch.device,
-        ranks: Ranks,
-        scaler: LossScaler,
+        self, config: Config, model: GPT, device: torch.device, ranks: Ranks, scaler: LossScaler
     ) -> None:
         self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
         self.config, self.model, self.device, self.ranks = config, model, device, ranks

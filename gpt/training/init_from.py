@@ -23,7 +23,7 @@ from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them
+OLD_MEAN = -1  # index of the last row, after the mean of all old rows is appended
 
 
 def initial_model(

@@ -19,7 +19,7 @@ class LossScaler:
     def __init__(self, device: torch.device, precision: torch.dtype) -> None:
         self.is_enabled = precision == torch.float16
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=self.is_enabled)
-        # torch's AdamW cannot skip an update on MPS; elsewhere, the optimizers need not wait
+        # on CUDA, the optimizers apply `skip` without waiting; torch's AdamW for MPS cannot
         self.must_wait = device.type in ("cpu", "mps") or self.is_enabled
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -58,6 +58,6 @@ class LossScaler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state`, unless it is empty; raise TypeError if a value is not a number."""
         if not all(isinstance(number, int | float) for number in state.values()):
-            raise TypeError("expected numbers as scaler")
+            raise TypeError("expected numbers as the state of GradScaler")
         if state:
             self.scaler.load_state_dict(state)

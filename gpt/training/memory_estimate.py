@@ -1,5 +1,6 @@
 """Estimate the memory that training takes, before it is allocated."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -23,7 +24,7 @@ MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (m
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
-HOST_PARTS = ("batch",)  # parts that are not in the memory of a GPU
+HOST_PARTS = ("batch",)  # parts of `training_bytes` that are not in the memory of a GPU
 MAX_MEMORY_PART = 0.8  # largest fraction of the free memory for training that gpt chooses
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
@@ -32,10 +33,7 @@ ADVICE = (
 
 
 def check_training_memory(
-    config: Config,
-    vocabulary_size: int,
-    device: torch.device,
-    ranks: Ranks = SINGLE,
+    config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
 ) -> None:
     """Raise OutOfMemory if training would take more memory than is free.
 
@@ -53,10 +51,7 @@ def check_training_memory(
 
 
 def training_bytes(
-    config: Config,
-    vocabulary_size: int,
-    device: torch.device,
-    ranks: Ranks = SINGLE,
+    config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
 ) -> dict[str, float]:
     """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
 
@@ -71,15 +66,15 @@ def training_bytes(
     workers = worker_count(config, device, ranks)
     is_threaded = supports_threads(config, device, ranks)
     members_at_once = min(K, torch.get_num_threads()) if is_threaded else 1
-    windows = -(-train.batch_size // (train.accumulation * ranks.size))
+    windows = math.ceil(train.batch_size / (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
     fused = fuses_head(V, ranks)
     bf16 = select_precision(train.precision, device) == torch.bfloat16
-    each = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
-    each *= (CPU_ACTIVATIONS if on_cpu else ACCELERATOR_ACTIVATIONS)[bf16]
+    per_character = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
+    per_character *= (CPU_ACTIVATIONS if on_cpu else ACCELERATOR_ACTIVATIONS)[bf16]
     if bf16 and on_cpu and model.T <= 512:  # see CausalSelfAttention.forward
-        each += 2 * model.n_head * model.T * (model.n_layer + 1)
+        per_character += 2 * model.n_head * model.T * (model.n_layer + 1)
     head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
     characters = EVAL_CHARACTERS if on_cpu else ACCELERATOR_EVAL_CHARACTERS
     logits = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
@@ -88,12 +83,13 @@ def training_bytes(
     evaluation *= torch.get_num_threads() if on_cpu else ACCELERATOR_EVALUATION
     parameters = FLOAT_BYTES * parameter_count(model, V)
     update = MUON_COPIES * parameters / K if train.optimizer == "muon" else 0
-    training = members_at_once * max(windows * model.T * each + workers * head, update)
+    backward = windows * model.T * per_character + workers * head
+    training = members_at_once * max(backward, update)
     return {
         "weights": parameters,
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
-        # ids and token dropout of two batches
+        # ids and token dropout of the current and the next batch
         "batch": 60 * K * train.batch_size * model.T,
         # evaluations run in other threads, which cannot reuse the memory that malloc keeps for the
         # training threads
@@ -112,7 +108,7 @@ def fits(config: Config, vocabulary_size: int, device: torch.device, ranks: Rank
 
 
 def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
-    """Return `config` with the fewest micro-batches for which `fits` is true; else unchanged."""
+    """Return `config` with the fewest micro-batches for which it fits; unchanged if none fits."""
     B = config.train.batch_size
     for count in (n for n in range(1, B + 1) if B % n == 0):
         divided = config.changed(train={"accumulation": count}) if count > 1 else config

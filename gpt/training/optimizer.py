@@ -51,11 +51,11 @@ class Optimizer:
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Copy `state`, a result of `state_dict`; raise ValueError if it is of another model."""
+        """Copy `state`, a result of `state_dict`; raise ValueError if names or shapes differ."""
         named = self._named_state()
         expected = {name: tuple(tensor.shape) for name, tensor in named.items()}
         if expected != {name: array.shape for name, array in state.items()}:
-            raise ValueError("the optimizers' tensors are not those of this model")
+            raise ValueError("the optimizers' tensors have other names or shapes")
         for name, tensor in named.items():
             tensor.copy_(torch.from_numpy(state[name]))
 
@@ -187,8 +187,8 @@ def update_means(
 ) -> list[Tensor]:
     """Set each mean, in place, to `weight` x mean + (1 - `weight`) x new; return `new`.
 
-    If `skip`, a bool tensor (), is true, change no mean and return a copy of `means`. (A weight of
-    zero for `new` would not suffice, because `new` can be NaN, and 0 times NaN is NaN.)
+    If `skip`, a bool tensor (), is true, change no mean and return a copy of `means`. (Setting the
+    weight of `new` to zero would not suffice: `new` can be NaN, and 0 times NaN is NaN.)
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))

@@ -63,12 +63,8 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict
 def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     """Load the run's last checkpoint, to continue the run with the settings `context.config`.
 
-    With `extend`, a finished run can continue, too, and `train.minutes` is additional time.
-
-    Raises:
-        ConfigError: a setting differs that a resume cannot change.
-        UsageError: the text has changed, the run is finished, or no step fits into the time.
-        CheckpointError: the checkpoint does not fit the model.
+    With `extend`, a finished run can continue, too, and `train.minutes` is additional time. Raise
+    ConfigError, UsageError or CheckpointError if the run cannot continue.
     """
     data, state = context.ranks.broadcast(recover, context.folder)
     check_resumable(data.config, context.config)
@@ -81,7 +77,11 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     with _refusing_other_state(context, data.step):
         progress = Progress(**state.numbers["progress"])
         before = {name: state.numbers[name] for name in ("threads", "precision")}
-    _check_text(context, data.text_sha256)
+    if context.corpus.sha256 != data.text_sha256:
+        raise UsageError(
+            f"{context.corpus.name} is not the text that {context.name} began with, or it has "
+            f"changed since; restore the old text, or start a new run"
+        )
     if not extend:
         _check_not_finished(context, data.step, progress)
     with _refusing_other_state(context, data.step):
@@ -138,14 +138,6 @@ def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
     if step > before.warmup_steps and highest > RISE_TO_ANNOUNCE * now:
         message = "from step %d, the learning rate rises from %.2g to %.2g and falls until step %d"
         log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
-
-
-def _check_text(context: RunContext, saved_sha256: str | None) -> None:
-    if context.corpus.sha256 != saved_sha256:
-        raise UsageError(
-            f"{context.corpus.name} is not the text that {context.name} began with, or it has "
-            f"changed since; restore the old text, or start a new run"
-        )
 
 
 def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:

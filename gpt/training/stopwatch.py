@@ -12,7 +12,7 @@ from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
 MILESTONE_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
-PROBE_S, MAX_PROBES = 0.3, 9  # seconds or repetitions after which measuring a kind of work ends
+PROBE_S, MAX_PROBES = 0.3, 9  # measuring a kind of work ends after these seconds or repetitions
 
 # kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
 MILESTONE, CHARACTER = "milestone", "character"
@@ -58,13 +58,16 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the measured or estimated mean seconds of a step with windows of `T` ids."""
-        steps = [made for made in self.seconds if isinstance(made, int) and made in self.probed]
-        ratios = [self.seconds[made] / self.probed[made] for made in steps]
-        return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
+        """Return the mean seconds of a step with windows of `T` ids, measured or estimated.
+
+        The estimate is the time before training, times the slowdown of other steps since then.
+        """
+        both = [work for work in self.seconds if isinstance(work, int) and work in self.probed]
+        slowdown = self.seconds[both[-1]] / self.probed[both[-1]] if both else 1.0
+        return self.seconds.get(T, self.probed.get(T, 0.0) * slowdown)
 
     def other_s(self, work: str) -> float:
-        """Return the measured seconds of `work` other than a step."""
+        """Return the measured seconds of CHARACTER or MILESTONE, or a default."""
         default = MILESTONE_S if work == MILESTONE else 0.0
         return self.seconds.get(work, self.probed.get(work, default))
 

@@ -1,4 +1,4 @@
-"""The one owner of time: how long work will take, and how many steps fit into `train.minutes`.
+"""Predict how long work will take, and how many steps fit into `train.minutes`.
 
 `Stopwatch` measures. `TimeBudget` plans the number of steps, and plans again if the speed changes.
 """
@@ -18,13 +18,13 @@ CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of the time for the evaluations before the last
 WHOLE_PART = 0.25  # largest fraction of the time to score all of val
-REDUCED_VAL = 0.2  # fraction of the affordable part of val to keep if val is made smaller
-MIN_EVAL_CHARACTERS = 10_000
-MIN_STEP_S = 1e-6  # seconds
+REDUCED_VAL = 0.2  # if val is made smaller, keep this fraction of what could be scored in time
+MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
+MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
 
 class TimeBudget:
-    """Plans how many steps fit into `train.minutes`. Without that setting, it plans nothing."""
+    """Plans how many steps fit into `train.minutes`; without that setting, plans nothing."""
 
     def __init__(
         self, config: Config, val_characters: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
@@ -46,7 +46,7 @@ class TimeBudget:
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
     def val_part(self, config: Config) -> float:
-        """Return which part of val to keep: all, unless scoring it takes too much of the time."""
+        """Return the fraction of val to keep: 1, unless scoring all of val takes too long."""
         whole_s = self.score_s(self.val_characters)
         is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
         if is_given or whole_s <= WHOLE_PART * self.limit_s:
@@ -57,8 +57,8 @@ class TimeBudget:
         """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
         if (part := self.val_part(config)) == 1:
             return None
-        least = 2 * (config.model.T + 2) / corpus.characters  # rounding leaves at least half
-        fraction = max(part * corpus.val_characters / corpus.characters, least)
+        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # rounding keeps at least half
+        fraction = max(part * corpus.val_characters / corpus.characters, min_fraction)
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
         return fraction if fraction * corpus.characters < corpus.val_characters else None
@@ -76,7 +76,7 @@ class TimeBudget:
         steps = self.first_end(Schedule(config), 0)
         settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
         if steps < config.train.warmup_steps:
-            settings.append("train.warmup_steps=null")  # a tenth of the steps
+            settings.append("train.warmup_steps=null")  # the default, a tenth of the steps
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
@@ -137,7 +137,8 @@ class TimeBudget:
 
     def fitting_steps(self, config: Config) -> int:
         """Return how many steps of a new run of `config` fit, at least 1."""
-        self.train = (config := self.with_short_evaluations(config)).train
+        config = self.with_short_evaluations(config)
+        self.train = config.train
         return self.end(Schedule(config), 0)
 
     def with_short_evaluations(self, config: Config) -> Config:

@@ -87,7 +87,7 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm bar without tqdm's monitor thread, which is useless if `miniters` is 1."""
+    """A tqdm bar without tqdm's monitor thread, which has no use if `miniters` is 1."""
 
     monitor_interval = 0
 

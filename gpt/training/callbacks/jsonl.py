@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile(Callback):
-    """Appends metrics, notices and new numbers of steps to `metrics.jsonl`.
+    """Appends metrics, notices and new plans to `metrics.jsonl`.
 
-    Each record contains the result of `elapsed_s`: the seconds of training, over all resumes.
+    `elapsed_s` returns the seconds of training over all resumes, which each record contains.
     """
 
     def __init__(self, path: Path, elapsed_s: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class MetricsFile(Callback):
 
 
 class AppendOnlyFile:
-    """Appends to a file. If a write fails, such as on a full disk, the next write repeats it."""
+    """Appends to a file. If a write fails, for example on a full disk, the next call repeats it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.unwritten = path, b""
@@ -78,8 +78,8 @@ def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
             for line in file:
                 try:
                     record = json.loads(line)
-                    comes_again = pending and "event" not in record
-                    if record["step"] < step or (record["step"] == step and not comes_again):
+                    is_repeated = pending and "event" not in record
+                    if record["step"] < step or (record["step"] == step and not is_repeated):
                         yield line.rstrip(b"\n") + b"\n"
                 except (ValueError, TypeError, KeyError):
                     log.warning("%s: removed a damaged line: %.60r", path, line)

@@ -45,7 +45,7 @@ TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
 SAMPLES_TAG = "samples/text_summary"
 SAMPLES_HEADING = ("step", "val loss", "sample")
-MAX_SAMPLE_ROWS = 12  # largest number of rows without the heading
+MAX_SAMPLE_ROWS = 12  # largest number of rows below the heading
 MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in columns
 WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
