@@ -77,14 +77,15 @@ class EnsembleStep:
         earlier = self.running
 
         def run(m: int) -> None:
-            wait(earlier[m : m + 1])
+            wait(earlier[m : m + 1])  # the previous call of this member
             work(m)
 
         started = [self.pool.submit(run, m) for m in members]
-        self._finish()
+        self._finish()  # a member is at most one step ahead of another
         self.running = started
 
     def _finish(self) -> None:
+        """Wait for all calls, and raise their errors."""
         running, self.running = self.running, []
         wait(running)
         for future in running:

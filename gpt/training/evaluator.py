@@ -160,10 +160,7 @@ class Evaluator:
         return round(ids / len(self.context.corpus.train), 4)
 
     def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
-        """Return the result of a run that ended at `step`, `seconds` after its start or resume.
-
-        `metrics` are the metrics of the last step.
-        """
+        """Return the result of a run, from its last `step`, the `metrics` there, and its time."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         trigram, xz = context.extras.measure_baselines(context.corpus)

@@ -147,7 +147,7 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
     elif step > train.steps:
         raise UsageError(
             f"{context.name} has done {step} steps, more than train.steps {train.steps}; set a "
-            f"larger number, or sample from an earlier one with: gpt sample --checkpoint STEP"
+            f"larger number, or sample from a checkpoint with: gpt sample --checkpoint STEP"
         )
     elif step == train.steps and progress.pending is None:
         reason = "all steps done"

@@ -100,9 +100,8 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def steps_of_each_shape(self) -> list[int]:
-        """Return one step for each batch shape: first with long windows, then with short ones."""
-        after_last = self.steps  # a step after the last one has long windows
-        return [after_last] if self.shape(0) == self.shape(after_last) else [after_last, 0]
+        """Return one step for each batch shape: one past the end (long windows), and 0 (short)."""
+        return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:
         """Return the fraction of steps with short windows (`train.first_window`) from `step` on."""

@@ -71,22 +71,17 @@ class TrainStep:
         loss = self.backward(x, y, step)
         if self.ranks.size > 1:
             torch.distributed.all_reduce(loss)
-        # 3. clip the gradient
+        # 3. clip the gradient's norm to `train.grad_clip`, unless that is 0
         self.scaler.unscale(self.optimizers)
-        norm = self.clip(self.config.train.grad_clip)
+        gradients = [p.grad for p in self.backward.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if max_norm := self.config.train.grad_clip:
+            torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, max_norm, norm)
         # 4. update; `lr_factor` is the fraction of the peak learning rates of AdamW and Muon
         lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
         self.scaler.update(self.optimizers, lr_factor, skip)
         return loss, norm
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale the gradient to at most `max_norm`, unless that is 0; return its norm before."""
-        gradients = [p.grad for p in self.backward.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if max_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, max_norm, norm)
-        return norm
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them; the caller measures the time."""
