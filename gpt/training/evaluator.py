@@ -123,7 +123,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
-                if not early and losses["val_loss"] < best_val_loss:  # unlike on the part
+                if not early and losses["val_loss"] < best_val_loss:  # all of val disagrees
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.choose(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss
