@@ -74,25 +74,25 @@ def choose_config(
         return chooser.choose()
 
 
+@dataclass
 class _Chooser:
-    """Measures sizes and chooses one; for the arguments see `choose_config`."""
+    """Measures sizes and chooses one; for other fields see `choose_config`."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        base: Config,
-        clock: Callable[[], float],
-        should_stop: Callable[[], bool],
-        ranks: Ranks,
-        repeats: bool,
-    ) -> None:
-        self.corpus, self.base, self.clock, self.ranks = corpus, base, clock, ranks
-        self.should_stop, self.repeats = should_stop, repeats
-        self.device = select_device(base.device)
-        self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
-        self.train_characters, self.val_characters = len(corpus.train), len(corpus.val) - 1
-        V = len(corpus.vocabulary)
-        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=ranks)
+    corpus: Corpus
+    base: Config
+    clock: Callable[[], float]
+    should_stop: Callable[[], bool]
+    ranks: Ranks
+    repeats: bool  # whether the text repeats itself
+
+    def __post_init__(self) -> None:
+        self.device = select_device(self.base.device)
+        given = explicit(self.base)
+        self.kept = {key: value for key, value in given.items() if key != "train.steps"}
+        self.train_characters = len(self.corpus.train)
+        self.val_characters = len(self.corpus.val) - 1  # those that are scored
+        V = len(self.corpus.vocabulary)
+        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         self.measured: dict[Size, tuple[Config, Seconds]] = {}  # by `measure_size`
 
     def choose(self) -> Chosen:

@@ -19,7 +19,7 @@ from gpt.config.schema import Config
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
 CURVE = "10 %"  # default period of evaluations with `train.minutes`
-CURVE_MILESTONE = "50 %"
+CURVE_MILESTONE = "50 %"  # default period of milestones with `train.minutes`
 SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of `train.first_window`
 
 

@@ -77,7 +77,7 @@ class TrainStep:
         norm = torch.nn.utils.get_total_norm(gradients)
         if max_norm := self.config.train.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, max_norm, norm)
-        # 4. update; `lr_factor` is the fraction of the peak learning rates of AdamW and Muon
+        # 4. update; the learning rates of AdamW and Muon are `lr_factor` times their peaks
         lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
         self.scaler.update(self.optimizers, lr_factor, skip)
