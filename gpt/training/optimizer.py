@@ -6,7 +6,6 @@ as the Muon of this module (`python scripts/bench optimizer`).
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,8 +22,6 @@ POLAR_EXPRESS = (
     (3.21528, -2.41117, 0.5013),
     (2.21831, -1.59399, 0.41075),
 )
-
-matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N, h, w) -> (N, 1, 1)
 
 
 class Optimizer:
@@ -206,7 +203,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square
-    x = x / (1.01 * matrix_norms(x) + 1e-7)
+    norms = torch.linalg.matrix_norm(x, keepdim=True)  # Frobenius: (N, height, width) -> (N, 1, 1)
+    x = x / (1.01 * norms + 1e-7)
     for a, b, c in POLAR_EXPRESS:
         square = x @ x.mT  # (N, s, s), s the shorter side
         # a x + (b x x^T + c (x x^T)^2) x
