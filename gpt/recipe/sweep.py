@@ -56,7 +56,7 @@ class SweepResult:
     """Results of the runs that differ only by seed. Losses are in nats per character."""
 
     values: dict[str, str]  # value of each setting that the sweep varies
-    mean: float | None  # mean of the val losses; None if a run has none
+    mean: float | None  # mean of the known val losses; None if there are none
     standard_error: float | None
     runs: list[SweepRun]
 
