@@ -80,6 +80,13 @@ def test_a_written_program_prints_what_the_lesson_prints(name, run, tmp_path, gp
     assert SECONDS.sub("", done.stdout).split() == printed(name, run_of(name, run)).split()
 
 
+@pytest.mark.parametrize("name", LESSONS)
+def test_only_the_two_exercises_are_a_numbered_list(name):
+    """Bug: a line of prose that began with "0. **Clipping**" became an item of a list."""
+    prose = [cell.text for cell in cells_of(name) if cell.kind == "markdown"]
+    assert re.findall(r"^(\d+)\. ", "\n".join(prose), re.MULTILINE) == ["1", "2"]
+
+
 # --- exercises ---
 
 FENCED = re.compile(r"```(\w+)\n(.*?)\n```", re.DOTALL)

@@ -17,10 +17,7 @@ from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 
 SEED = 1337
-WINDOWS = [
-    "returns",
-    "the set",
-]  # the example of the lessons: two windows from python-docs
+WINDOWS = ["returns", "the set"]  # the example of the lessons: two windows from python-docs
 LADDER = {  # loss on val after 300 steps, measured by the lessons on Python 3.11's documentation
     "bigram": 2.3312,
     "average": 2.3335,
@@ -38,11 +35,7 @@ LADDER = {  # loss on val after 300 steps, measured by the lessons on Python 3.1
 def python_docs() -> tuple[Tensor, Tensor, list[str]]:
     """Return the train ids, the val ids and the characters of Python's documentation."""
     corpus = load_corpus(open_source("python-docs"))
-    return (
-        to_torch(corpus.train),
-        to_torch(corpus.val),
-        list(corpus.vocabulary.names),
-    )
+    return to_torch(corpus.train), to_torch(corpus.val), list(corpus.vocabulary.names)
 
 
 def example() -> tuple[Tensor, list[str]]:
@@ -62,9 +55,9 @@ def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of -ln p(y) in nats, where `model` predicts from x."""
+    """Return the mean of -ln p(y), where `model` predicts from x."""
     logits = model(x)  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean -ln p
 
 
 def train(model: nn.Module, ids: Tensor, steps: int, rate: float) -> None:
@@ -93,15 +86,12 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         p = logits.softmax(dim=-1)
-        ids = torch.cat([ids, p.multinomial(1)], dim=1)
+        ids = torch.cat([ids, p.multinomial(1)], dim=1)  # drawn by p
     return ids
 
 
 def fit(
-    new_model: Callable[[], nn.Module],
-    steps: int,
-    rate: float = 0.01,
-    ids: Tensor | None = None,
+    new_model: Callable[[], nn.Module], steps: int, rate: float = 0.01, ids: Tensor | None = None
 ) -> tuple[nn.Module, float]:
     """Train the model that `new_model` makes after SEED; return it and its loss on val.
 
@@ -117,14 +107,12 @@ def fit(
 
 
 def climb(
-    rows: Mapping[str, Callable[[], nn.Module]],
-    steps: int,
-    rate: float = 0.01,
+    rows: Mapping[str, Callable[[], nn.Module]], steps: int, rate: float = 0.01
 ) -> dict[str, float]:
     """Train a new model for each of `rows`; print the loss ladder so far and return its losses."""
     names = list(LADDER)
     losses = {name: LADDER[name] for name in names[: names.index(next(iter(rows)))]}
-    print(f"loss on val (nats per character); with seconds: trained now, {steps} steps")
+    print("loss on val (nats per character); rows without seconds: from earlier lessons")
     for name, loss in losses.items():
         print(f"  {name:<34}{loss:.4f}")
     for name, new_model in rows.items():

@@ -49,10 +49,11 @@ check("loop = matrix product", by_matmul(x), by_loop(x))
 
 
 # Row t of `weights` says how much of each position (column) goes into position t. `@` multiplies
-# the last two dimensions, and the weights are **broadcast**: used for each of the B windows. The
-# third way begins with **scores**, which say how relevant a position (column) is to another (row).
-# Here all are 0. `masked_fill` sets those of the future to -inf: the **causal mask**. Softmax of a
-# row gives positive weights with sum 1, a **distribution**, and exp(-inf) = 0 to the future.
+# the matrices in the last two dimensions. The weights are **broadcast**: used for each of the B
+# windows. The third way begins with **scores**, which say how relevant a position (column) is to
+# another (row). Here all are 0. `masked_fill` sets those of the future to -inf: the **causal
+# mask**. Softmax of a row gives positive weights with sum 1, a **distribution**, and exp(-inf) = 0
+# is the weight of the future.
 def by_softmax(x: Tensor) -> Tensor:
     """Do the same by a softmax of masked scores."""
     T = x.shape[1]
@@ -68,8 +69,9 @@ check("softmax of each row = the weights", soft, weights)
 check("each row sums to 1", soft.sum(dim=-1), torch.ones(T))
 check("loop = masked softmax", by_softmax(x), by_loop(x))
 
-# `dim=-1` is the last dimension: the columns of each row. For a matrix, `dim=1` is the same. With a
-# batch, (B, T, T), only `dim=-1` still means the columns; `dim=1` would be the rows.
+# `softmax(dim=-1)` runs along the last dimension, over the columns of each row. For a matrix,
+# `dim=1` is the same. With a batch, (B, T, T), only `dim=-1` still means the columns; `dim=1` would
+# be the rows.
 check("(T, T): dim=1 = dim=-1", scores.softmax(dim=1), soft)
 batch = torch.stack([scores, scores])  # (B, T, T)
 sums = [batch.softmax(dim=dim).sum(dim=-1)[0, 0] for dim in (-1, 1)]
@@ -79,15 +81,16 @@ table("(B, T, T): sum of row 0", {"softmax": sums}, ["dim=-1", "dim=1"])
 last, of_reversed = by_softmax(x)[:, -1], by_softmax(x.flip(1))[:, -1]
 check("the last average, text reversed = in order", of_reversed, last)
 
-# Karpathy's notebook averages (B, T, C) = (4, 8, 2) with seed 1337: a check of its figures.
+# Karpathy's notebook averages a random x, (B, T, C) = (4, 8, 2), drawn with seed 1337. Its figures:
 torch.manual_seed(1337)
 xbow = by_loop(torch.randn(4, 8, 2))  # bow: bag of words
 table("xbow[0]", {"c0": xbow[0, :, 0], "c1": xbow[0, :, 1]})
 
 # ## The second row of the ladder
-# Each character of python-docs gets a vector of C = 64 parameters, a row of the table `tokens`: its
+# Each character of the text gets a vector of C = 64 parameters, a row of the table `tokens`: its
 # **embedding**. The average is *added* to x, so that the character itself is not lost: x + f(x) is
-# called a **residual connection** (lesson `block`). A linear layer (lesson `layers`) makes logits.
+# called a **residual connection** (lesson `block`). A **linear layer**, a product with a matrix of
+# parameters (lesson `layers`), makes logits.
 from gpt.lessons.ladder import Residual, SmallModel  # shown
 
 V = len(python_docs()[2])
@@ -95,9 +98,9 @@ rows = {"average": lambda: SmallModel(V, Residual(by_softmax))}
 losses = climb(rows, STEPS)
 
 
-# The average brings almost nothing: it weighs all of the past alike, whatever the characters are.
-# If the scores are not 0 but depend on the data, each position takes more from some positions than
-# from others. That is **attention**, the next lesson.
+# The average brings nothing (2.3335 against 2.3312): it weighs all of the past alike, whatever the
+# characters are. If the scores are not 0 but depend on the data, each position takes more from some
+# positions than from others. That is **attention**, the next lesson.
 #
 # ## Exercises
 # 1. Let each row of `by_matmul` average the future. What are rows 0 and 6 then? Which check fails?

@@ -1,8 +1,9 @@
 """The lesson `block`. From: Karpathy; ResNet (arXiv:1512.03385), pre-LN (arXiv:2002.04745)."""
 
 # Attention moves information between positions. A **multilayer perceptron** (**MLP**) then computes
-# at each position alone: up to 4 C channels, an **activation**, back to C. Both are a **block**.
-# Each reads a normalised copy of x and adds to x: the **residual stream** through the whole model.
+# at each position alone: up to 4 C channels, an **activation** (a function of each number), back to
+# C. The two are a **block**. Each reads a normalised copy of x and adds to x, the **residual
+# stream** through the model.
 #
 # ```
 # x --+-----------------------------(+)--+-----------------------(+)--> x
@@ -58,8 +59,9 @@ check("this block = torch's", block(x), expected)
 
 
 # ## Why add, and why normalise?
-# Twelve new layers, each y = GELU(x W): how large are their outputs, and how long is the gradient
-# that reaches the input? Its reference is 4.0, of identities: 16 gradients of 1, sqrt(16).
+# Twelve new layers, each y = GELU(x W): how large are the outputs (standard deviation, std), and
+# how long is the gradient that reaches the input? Its reference is 4.0: for identities it is 1 at
+# 16 places, and sqrt(16) = 4.
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
     """Return the deviations after layers 1, 6, 12, and the gradient."""
     torch.manual_seed(1337)
@@ -80,13 +82,14 @@ rows = {
     "residual": deep(1, residual=True),
     "residual, LayerNorm before": deep(1, residual=True, norm="before"),
 }
-table("", rows, ["layer 1", "layer 6", "layer 12", "gradient"])
+table("", rows, ["std at 1", "std at 6", "std at 12", "gradient"])
 
 
-# Plain layers lose the signal and the gradient. With twice the weights the signal explodes, and
-# here no gradient arrives at all. A residual connection (ResNet, arXiv:1512.03385) passes both on,
-# but what a layer adds grows with x, so x grows exponentially. With LayerNorm before each layer
-# (**pre-LN**, arXiv:2002.04745) each layer adds about as much as the others.
+# Plain layers lose the signal and the gradient. With twice the weights the signal grows, and here
+# no gradient arrives: it is that of channel 0, whose last inputs to GELU are below -16, where GELU
+# is flat. A residual connection passes both on, but what a layer adds grows with x, so x grows
+# exponentially. With LayerNorm before each layer (**pre-LN**) each layer adds about as much as the
+# others.
 #
 # ## Three rows of the ladder
 def blocks(n: int) -> nn.Module:
@@ -118,9 +121,8 @@ twice = {"without LayerNorm": [without], "with LayerNorm": [with_norm]}
 table("four blocks at twice the learning rate", twice)
 
 
-# The last row rises: in 300 steps, four blocks learn faster without LayerNorm. But they are on the
-# edge. At twice the learning rate they explode, and the blocks with LayerNorm learn. Deeper models
-# and longer training need that safety.
+# The last row is higher: in 300 steps, four blocks learn faster without LayerNorm. But at twice the
+# learning rate their loss explodes. Deeper models and longer training need the LayerNorms.
 #
 # ## Exercises
 # 1. Normalise after each addition (post-LN, 2017). What becomes of the last row of the table?

@@ -48,7 +48,8 @@ names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
 print(f"the last is {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")
 print(f"ngram {config.ngram}, positions {config.positions}, C = {config.C}")
 # ## One head
-# The head without which (**ablated**) the loss on this text would be largest:
+# A head is **ablated** if its output is set to 0. Of all heads, this one raises the loss on this
+# text most if it is ablated:
 layer, head = 0, 0
 if T > 1:
     losses = head_analysis.losses_without_heads(model, ids)
@@ -65,9 +66,8 @@ lengths = [before, q[-1].norm(), k.norm(dim=1).max()]
 table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 
 # With QK norm, each query and key is first normalised to mean 0 and variance 1, so its length is at
-# most sqrt(hs); with rotary positions it is then rotated, which keeps the length. Only then comes
-# the dot product. The score is attention_scale times it / sqrt(hs), and softmax of the scores gives
-# the weights.
+# most sqrt(hs); with rotary positions it is then rotated, which keeps the length. The score is the
+# dot product times attention_scale / sqrt(hs), and softmax of the scores gives the weights.
 mask = torch.ones(T, T, dtype=torch.bool).tril()
 out, weights = attend(config.attention_scale * q, k, v, mask)
 scores = config.attention_scale * k @ q[-1] / config.head_size**0.5  # (T,)

@@ -7,9 +7,10 @@
 #
 # $$\mathrm{softmax}(Q K^T / \sqrt{d_k}) V$$
 #
-# Q, K and V have a query, key or value in each row. K is transposed so that each row of Q meets
-# each column of K^T. $d_k$, here hs (head_size), is the size of a query and of a key, which must be
-# equal. A value may have another size. The root is explained in the lesson `scaling`.
+# Q, K and V have a query, key or value in each row. (Elsewhere V is the number of characters.) K is
+# transposed so that each row of Q meets each column of K^T. $d_k$, here hs (head_size), is the size
+# of a query and of a key, which must be equal. A value may have another size. The root is explained
+# in the lesson `scaling`.
 #
 # ## The example: (B, T, C) = (2, 7, 15), hs = 5
 import torch
@@ -31,14 +32,14 @@ scores = q @ k.transpose(-2, -1)  # (B, T, hs) @ (B, hs, T) -> (B, T, T)
 print("q, k, v:", tuple(q.shape), " scores:", tuple(scores.shape))
 
 # `nn.Linear(C, hs)` multiplies each vector by a matrix of parameters (lesson `layers`): $q_t = W_q
-# x_t$. The score in row t, column s is $q_t \cdot k_s$. `transpose(-2, -1)` swaps the last two
-# dimensions and leaves the batch alone. Each window has a matrix (T, T) of its own; windows never
-# mix. (3Blue1Brown draws all of this transposed, with a column for each query.)
+# x_t$. The score in row t, column s is the dot product of $q_t$ and $k_s$. `transpose(-2, -1)`
+# swaps the last two dimensions and leaves the batch alone. Each window has a matrix (T, T) of its
+# own; windows never mix. (3Blue1Brown draws all of this transposed, with a column for each query.)
 check("score (6, 2) = W_q x_6 . W_k x_2", scores[0, 6, 2], q[0, 6] @ k[0, 2])
 alone = torch.stack([query(row) @ key(row).T for row in x])
 check("each window alone = the batch", scores, alone)
 
-# The mask and softmax are those of the lesson `averaging`; only the scores are new.
+# Divide by sqrt(hs). Mask and softmax are those of the lesson `averaging`.
 from gpt.lessons.ladder import attend  # shown
 
 mask = torch.ones(T, T, dtype=torch.bool).tril()  # True: may attend
@@ -50,32 +51,32 @@ check("these lines = torch's scaled_dot_product_attention", out, fused)
 check("weights @ V = the values of weights @ x", out, value(weights @ x))
 
 # Row t of `out` is the sum of all values, each times its weight: a **weighted average** of the
-# past, with weights that depend on the data. To compute one row, all keys and values of its past
-# are needed. A value layer is linear, so it may come before or after the average (the last check).
+# past. Its weights depend on the data. To compute one row, all keys and values of its past are
+# needed. A value layer is linear, so it may come before or after the average (the last check).
 #
 # Attention is a **directed graph**: an edge leads from each position to itself and to every later
-# one. The mask decides which edges exist, the data how much each counts. It moves information
-# between positions: communication. Here queries, keys and values come from one text:
+# one. The mask decides which edges exist, the data how much each counts. Attention moves
+# information between positions: communication. Here queries, keys and values come from one text:
 # **self-attention**.
 #
 # ## As a module
 from gpt.lessons.ladder import Head  # shown
 
 head = Head(C, hs)
-for name in ("query", "key", "value"):
+for name in ("query", "key", "value"):  # copy the matrices
     getattr(head, name).load_state_dict(locals()[name].state_dict())
 check("Head = the steps above", head(x), out)
 
-# Karpathy's notebook has (B, T, C) = (4, 8, 32), hs = 16, seed 1337: a check of its figures. x is
-# noise there: inputs need not come from a vocabulary.
+# Karpathy's notebook: (B, T, C) = (4, 8, 32), hs = 16, seed 1337. x is noise: inputs need not come
+# from a vocabulary (a set of tokens).
 torch.manual_seed(1337)
 noise, other = torch.randn(4, 8, 32), Head(32, 16)
 print("out:", tuple(other(noise).shape))
 heat_map("weights[0]", other.weights[0])
 
 # ## Two rows of the ladder
-# `average of values` averages values instead of x: it adds one matrix, $W_v$. `one head` adds
-# queries and keys, so the weights depend on the data.
+# `average of values` averages values instead of x: it has one more matrix, $W_v$. `one head` also
+# has queries and keys, so the weights depend on the data.
 from gpt.lessons.ladder import AveragedValues  # shown
 
 V = len(ladder.python_docs()[2])
@@ -86,10 +87,10 @@ rows = {
 losses = climb(rows, STEPS)
 
 
-# Values help: the past now says something else than the character itself. The row `one head` rises.
-# That is chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the average of values
-# (2.25 twice). Queries and keys must first be learned, and 300 steps are few. A head also does not
-# know where a character is. With positions it gains far more (lesson `positions`).
+# $W_v$ helps: a past character can add something else than its own embedding. The row `one head` is
+# higher by chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the average of
+# values (2.25 twice). Queries and keys must first be learned, and 300 steps are few. With positions
+# a head gains more (lesson `positions`).
 #
 # ## Exercises
 # 1. Set all queries to 0. Which checks fail, and what are the weights of the last row?

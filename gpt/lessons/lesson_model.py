@@ -1,10 +1,10 @@
 """The lesson `model`. From: Karpathy; GPT-2 (Radford et al. 2019), section 2.3."""
 
 # All parts are known; the model puts them in a row. The id of a character selects a row of a table,
-# its **token embedding**, and its position a row of another. Their sum begins the residual stream,
-# which runs through the blocks and a last LayerNorm. A linear layer, the **head** of the model (not
-# a head of attention), turns the C channels of each position into V logits, one for each character
-# that could be next.
+# its **token embedding**, and its position selects a row of another. Their sum begins the residual
+# stream, which runs through the blocks and a last LayerNorm. A linear layer, the **head** of the
+# model (not a head of attention), turns the C channels of each position into V logits, one for each
+# character that could be next.
 import math
 
 import torch
@@ -71,8 +71,8 @@ check("TextbookGPT = production", big(inputs), production(inputs))
 #
 # GPT-2 has the same architecture, with these differences: its tokens are parts of words (**byte
 # pair encoding**, V = 50,257); its queries, keys and values have biases; its token embedding is
-# also its head (**weight tying**, arXiv:1608.05859); it draws its weights with deviation 0.02 and
-# smaller projections; and it was trained with dropout (lesson `dropout`).
+# also its head (**weight tying**, arXiv:1608.05859); it draws its weights with standard deviation
+# 0.02, those of projections smaller; and it was trained with dropout (lesson `dropout`).
 #
 # ## Exercises
 # 1. Leave out the blocks. What do logits still depend on, and which checks fail?

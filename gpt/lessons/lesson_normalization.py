@@ -73,9 +73,9 @@ check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 #
 # In evaluation there may be one example only, whose columns have no variance. So BatchNorm keeps
 # **running statistics**. In training each batch moves them a tenth (`momentum`) of the way to its
-# own: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, for no gradient should flow
-# through it. Without `no_grad`, autograd would keep what every batch computed (its **graph**), and
-# `backward` in evaluation would raise an error:
+# own: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no gradient flows through
+# it. Without `no_grad`, autograd would keep what every batch computed (its **graph**). The first
+# `backward` frees the graph, and `backward` in evaluation would need it again and raise an error:
 class LeakyNorm(BatchNorm):
     """The same without `torch.no_grad()`."""
 

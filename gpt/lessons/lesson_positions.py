@@ -32,8 +32,9 @@ check_differ("last output with positions: in order, permuted", in_order, permute
 
 # ## Positions that need no training
 # The first transformer had **sinusoidal** positions. Channels 2i and 2i + 1 are the sine and the
-# cosine of $t / 10000^{(2i/C)}$: a clock hand that turns with t. The first hand is the fastest. The
-# dot product of two positions depends only on how far apart they are:
+# cosine of the angle $t / 10000^{(2i/C)}$: a clock hand that turns with t. The first hand is the
+# fastest: a turn takes 6.28 positions. The dot product of two positions depends only on how far
+# apart they are, but need not fall with the distance:
 def sinusoids(T: int, C: int) -> Tensor:
     """Return fixed position vectors (T, C); C is even."""
     frequencies = 10000 ** (-torch.arange(0, C, 2) / C)  # (C / 2,)
@@ -73,7 +74,7 @@ table("loss on val", pairs, ["no positions", "positions"])
 
 # An average cannot use positions: its weights are equal wherever a character is, and the vectors of
 # the positions only add noise. Attention can: a query can look for a place, such as the previous
-# character. So the average does not gain from positions, and the head gains 0.19.
+# character. So only the head gains from positions: 0.18 (about 0.1 with the seeds 1 and 2).
 #
 # ## Exercises
 # 1. Give all positions the same vector. Does the order matter to the last output? Which check

@@ -41,8 +41,9 @@ check("rotate = production's", rotate(query), rotated)
 
 
 # **2. QK norm** (arXiv:2302.05442; model.qk_norm). Queries and keys are normalised to mean 0 and
-# variance 1. Their length is then sqrt(hs), and no score exceeds attention_scale sqrt(hs). One-hot
-# weights (lesson `scaling`) cannot come from growing queries any more.
+# variance 1. Their length is then sqrt(hs), and no score exceeds sqrt(hs) times
+# model.attention_scale (by which scores are multiplied; 1 here). One-hot weights (lesson `scaling`)
+# cannot come from growing queries any more.
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return scores (T, T) of normalised queries and keys (T, hs)."""
     q = F.layer_norm(q, q.shape[-1:])
@@ -58,8 +59,8 @@ rows = {
 }
 table("largest |score|, hs 16, QK norm:", rows, ["q", "10 q", "100 q"])
 
-# **3. n-gram embeddings** (model.ngram). The embedding of a position is the sum of a row for its
-# own character and a row, of another table, for each of the characters just before it.
+# **3. n-gram embeddings** (model.ngram). The embedding of a position is a row for its own character
+# plus a row for each of the characters just before it. Each of them has a table of its own.
 model = GPT(load_config("quickstart").model, 11).eval()
 ids = torch.randint(11, (2, 8))
 x = model.token_embedding(ids)
@@ -76,22 +77,24 @@ check("a new block returns its input", model.blocks[0](x), x)
 loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
 check("a new model's loss = ln V", loss, math.log(11))
 
-# **6. Muon** (Jordan et al. 2024; train.optimizer) trains the matrices in blocks, AdamW the rest. A
-# few directions of a gradient are far longer than the others, which they would drown. If the
-# gradient is U S V^T (its singular value decomposition), the step is about U V^T: all directions
-# equally long. Polynomials compute it (arXiv:2505.16932).
+# **6. Muon** (Jordan et al. 2024; train.optimizer) trains the matrices of the blocks, AdamW the
+# rest. In the gradient of a matrix, a few directions are far longer than the others and would
+# dominate the step. If the gradient is U S V^T (its singular value decomposition), the step is
+# about U V^T: all directions equally long. Polynomials compute it (arXiv:2505.16932).
 #
-# **7. Token dropout** (model.character_dropout): in training, some input characters are dropped.
-# **8. Short windows first** (arXiv:2108.06084; train.first_window): most of what there is to learn
-# needs little context. **9. Epochs**: each pass over the text takes windows that do not overlap.
-# **10. Partial key offset** (modded-nanogpt, pull request 169; model.key_offset): half of each key
-# is taken from the previous character, so one layer can look up what followed a character the last
-# time. Such a head is called an **induction head** (arXiv:2209.11895); it usually needs two layers.
+# **7. Token dropout** (model.character_dropout): in training, the vectors of some input characters
+# are set to zero. **8. Short windows first** (arXiv:2108.06084; train.first_window): the first five
+# sixths of the steps use shorter windows, since most of what there is to learn needs little
+# context. **9. Epochs**: each pass over the text takes windows that do not overlap. **10. Partial
+# key offset** (modded-nanogpt, pull request 169; model.key_offset): half of each key is taken from
+# the previous character, so one layer can look up what followed a character the last time. Such a
+# head is called an **induction head** (arXiv:2209.11895); it usually needs two layers.
 #
 # ## What each part brings
 # Means of three seeds (nats per character) on tinyshakespeare: config shakespeare_fast, 140 steps,
-# one part left out. With all parts it is 1.863; the README's 1.867 is seed 1337 alone. Such a short
-# run shows only what helps early (scripts/experiments.md).
+# one part left out. With all parts it is 1.863; the README's 1.867 is seed 1337 alone. A run this
+# short shows only what helps early: QK norm brings nothing (scripts/experiments.md). Parts 7, 9 and
+# 10 have no row.
 LOSS_WITH_ALL = 1.863  # nats per character
 LEAVE_ONE_OUT = {  # without a part (in brackets: its replacement)
     "rotary positions (learned)": 1.938,

@@ -1,10 +1,10 @@
 """The lesson `scaling`. From: Karpathy, "Let's build GPT"; arXiv:1706.03762, section 3.2.1."""
 
 # A score is a dot product: a sum of hs products. The more terms a sum has, the larger it becomes.
-# **Variance** is the mean squared distance from the mean. If queries and keys are random numbers of
-# variance 1, each product has variance 1, and variances of independent numbers add up: q . k has
-# variance hs. Why the root? Dividing numbers by c divides their variance by the square of c, so to
-# divide the variance by hs, divide by sqrt(hs):
+# **Variance** is the mean squared distance from the mean. If queries and keys are independent
+# random numbers of mean 0 and variance 1, each product has variance 1, and variances of independent
+# numbers add up: q . k has variance hs. Why the root? Dividing numbers by c divides their variance
+# by the square of c, so to divide the variance by hs, divide by sqrt(hs):
 #
 # $$Var(x / c) = Var(x) / c^2$$
 import torch
@@ -36,8 +36,9 @@ rows = torch.tensor([variance_of_products(d) for d in dimensions]).T
 by_dimension = {"q.k": rows[0], "scaled": rows[1]}
 table("variance of 1,000 pairs, by dimension", by_dimension, dimensions)
 
-# The notebook has a slip here: it once divides by d instead of sqrt(d). Then the variance is 1 / d:
-# the larger the head, the smaller its scores, and all weights become alike: an average again.
+# Karpathy's notebook has a slip here: with d = hs, it once divides by d instead of sqrt(d). Then
+# the variance is 1 / d: the larger the head, the smaller its scores, and all weights become alike:
+# an average again.
 slip = [(raw / hs).var(), 1 / hs]
 table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 
@@ -52,9 +53,10 @@ table("softmax", weights)
 
 # The last row is nearly **one-hot**: one weight is 1, the others 0. Then each position takes
 # information from a single other one only, and is overconfident in it. And it can hardly learn
-# better. The **Jacobian** of softmax says how each weight w changes with each score: diag(w) - w
-# w^T. The gradient that reaches the scores, and through them queries and keys, is a product with
-# it. For one-hot weights it is almost 0, although the weights may be wrong:
+# better. The **Jacobian** of softmax is the matrix of the derivatives of each weight by each score:
+# diag(w) - w w^T. The gradient that reaches the scores, and through them queries and keys, is a
+# product with it. For one-hot weights it is almost 0, although the weights may be wrong. Its length
+# is the root of the sum of its squared numbers:
 def jacobian(scores: Tensor) -> Tensor:
     """Return how weight i (row) changes with score j (column)."""
     w = scores.softmax(dim=-1)
@@ -67,9 +69,10 @@ autograd = torch.func.jacrev(lambda s: s.softmax(-1))(scores)
 check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
 
-# So training with sharp weights is unstable: a key that gets ahead by chance takes all, and the
-# others get no gradient. Here the weights should find key 0, whose value is 1 (the other values are
-# 0), and they begin on key 4. 100 steps against the gradient:
+# So training with sharp weights is unstable: the key whose score is largest by chance takes all of
+# the weight, and the others get almost no gradient. Here the weights should find key 0, whose value
+# is 1 (the other values are 0), but key 4 begins with the largest weight. 100 steps against the
+# gradient:
 def learn(start: Tensor) -> float:
     """Move scores so that the weighted sum of values nears 1; return w_0."""
     s, value = start.clone().requires_grad_(), torch.eye(5)[0]
@@ -84,8 +87,9 @@ learned = [learn(n * scores) for n in (1, 8, 32)]
 table("weight of key 0 after 100 steps", {"": learned}, names)
 
 
-# A new head should begin undecided, and become as sharp as is useful by training. Scores of
-# variance 1 do that at any head size. The order in the code is: scale, mask, softmax.
+# Times 8 still learns; times 32 has not moved in 100 steps. A new head should begin undecided, and
+# become as sharp as is useful by training. Scores of variance 1 do that at any head size; those of
+# a new `Head` are smaller (lesson `layers`). The order in the code is: scale, mask, softmax.
 #
 # ## Exercises
 # 1. Double the queries. What are the variances of q, of q.k and of the scaled scores?

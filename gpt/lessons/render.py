@@ -101,12 +101,7 @@ def to_terminal(cells: list[Cell], width: int, *, colour: bool, answer: bool) ->
     namespace: dict[str, Any] = {"__name__": "lesson"}
     for cell in cells:
         if cell.kind == "code":
-            code = Syntax(
-                cell.text,
-                "python",
-                background_color="default",
-                word_wrap=True,
-            )
+            code = Syntax(cell.text, "python", background_color="default", word_wrap=True)
             console.print(Padding(code, (0, 0, 0, CODE_INDENT)), "")
             printed = run_cell(cell.text, namespace)
             if printed:
@@ -130,10 +125,7 @@ def to_notebook(cells: list[Cell]) -> str:
     from nbformat import v4, writes
 
     notebook = v4.new_notebook()
-    notebook.metadata["kernelspec"] = {
-        "name": "python3",
-        "display_name": "Python 3",
-    }
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     for number, cell in enumerate(cells):
         new = v4.new_code_cell if cell.kind == "code" else v4.new_markdown_cell
         text = cell.text
@@ -217,10 +209,7 @@ def _number(value: float) -> str:
 
 
 def heat_map(
-    caption: str,
-    matrix: Tensor,
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
+    caption: str, matrix: Tensor, rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> None:
     """Print a matrix as a table; in a notebook, draw it as a heat map, too."""
     names = rows or [f"t={t}" for t in range(len(matrix))]
