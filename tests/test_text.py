@@ -50,7 +50,7 @@ def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path):
     assert locate(play) == kept and kept.read_bytes() == content
     Path("data").mkdir()
     write(content[:-1], "data/play.txt")
-    with pytest.raises(TextError, match=r"data/play\.txt: this is not play .*remove it"):
+    with pytest.raises(TextError, match=r"data/play\.txt: expected play .*remove it"):
         locate(play)
 
 
