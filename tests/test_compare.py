@@ -333,3 +333,12 @@ def test_what_does_not_compare_is_refused(folder, gpt, arguments, message):
     code, out, err = gpt("compare", *names)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_damaged_or_infinite_losses_and_step_0_are_no_final_loss(tmp_path):
+    """Bugs: an infinite loss ended in OverflowError, other bytes in UnicodeDecodeError."""
+    lines = [b'{"step": 0, "elapsed_s": 0, "val_loss": 3.5}', b"\xff\xfe"]
+    lines.append(b'{"step": 7, "elapsed_s": 1, "val_loss_part": Infinity}')
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    curve = read_curve(tmp_path, 1)
+    assert (curve.steps, curve.best_loss, curve.final_loss) == ([0, 7], 3.5, None)

@@ -340,3 +340,12 @@ def test_T_must_fit_into_the_shorter_split(gpt):
     ):
         code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
         assert (code > 0, expected in err) == (True, True), err
+
+
+def test_a_tiny_val_fraction_is_refused_at_once():
+    """Bug: the needed number of characters was counted one by one, for hours."""
+    Path("short.txt").write_text("a short text\n" * 31)
+    for fraction in (1e-9, 1e-300):
+        corpus = load_corpus(open_source("short.txt"), DataConfig(val_fraction=fraction))
+        with pytest.raises(TextError, match="characters are too few"):
+            corpus.check_fits(13)

@@ -23,7 +23,7 @@ from gpt.model.shapes import parameter_shapes
 from gpt.runs.find import find_run, list_runs
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.format import FILES, FORMAT, CheckpointData, TrainingState
-from gpt.runs.lock import is_running, locked
+from gpt.runs.lock import is_running, locked, undo_killed_overwrite
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.write import write_checkpoint
@@ -330,6 +330,32 @@ def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed():
     assert find_run("r") == RUN
     assert summary_to_resume(RUN).config == small()
     assert recover(RUN)[0].step == 2
+
+
+def test_a_sweep_json_or_a_text_of_the_user_is_not_deleted(gpt, config_file):
+    """Bugs: any sweep.json made a folder a sweep; --overwrite deleted the text that it needed."""
+    Path("mine").mkdir()
+    Path("mine/sweep.json").write_text('{"mine": 1}')
+    seeds = ("--seeds", 2, "--run-dir", "mine", "--overwrite")
+    for command in (("runs", "--delete", "mine", "--yes"), ("train", "--config", config_file)):
+        assert gpt(*command, *(seeds if command[0] == "train" else ()))[0] == 2
+    assert Path("mine/sweep.json").read_text() == '{"mine": 1}'
+    write(1, run=Path("r"))
+    Path("r/text.txt").write_text("the only copy")
+    command = ("train", "r/text.txt", "--config", config_file, "--run-dir", "r", "--overwrite")
+    code, _, err = gpt(*command)
+    assert (code, "would delete r/text.txt" in err) == (2, True)
+
+
+def test_an_old_run_without_a_config_is_restored_after_a_killed_overwrite():
+    """Bug: "Directory not empty", and its checkpoints were out of reach in `.replaced`."""
+    write(1)
+    (RUN / ".replaced").mkdir()
+    (RUN / "checkpoints").rename(RUN / ".replaced/checkpoints")
+    (RUN / "checkpoints/.step-0.tmp").mkdir(parents=True)
+    undo_killed_overwrite(RUN)
+    assert read_checkpoint(RUN).step == 1
+    assert not (RUN / ".replaced").exists()
 
 
 def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt, config_file):

@@ -35,7 +35,9 @@ def new_lines(model: "Model", samples: "Sequence[Sample]") -> list[str]:
         raise type(error)(f"{error}; put the text back, or leave out --new") from None
     lines: dict[str, None] = {}
     for sample in samples:
-        *whole, last = (sample.prompt.rpartition("\n")[2] + sample.text).split("\n")
-        lines |= dict.fromkeys([*whole, last] if (sample.stop or "")[:1] == "\n" else whole)
+        stop = sample.stop or ""
+        text = sample.prompt.rpartition("\n")[2] + sample.text.removesuffix(stop)
+        *whole, last = text.split("\n")
+        lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
     known = lines_in(corpus.train, corpus.vocabulary, lines.keys())
     return [line for line in lines if line and line not in known]

@@ -11,9 +11,7 @@ from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.errors import UsageError, listed
 from gpt.files import read_bounded, write_atomically
-from gpt.runs.find import SWEEP
-
-MAX_SPEC_BYTES = 2**26  # largest size of sweep.json
+from gpt.runs.find import MAX_SWEEP_BYTES, SWEEP
 
 
 def _upgraded(tree: Any) -> Any:
@@ -61,7 +59,7 @@ def read_spec(folder: Path) -> SweepSpec:
     """Read the sweep.json in `folder`; raise UsageError if it does not specify a sweep."""
     path = folder / SWEEP
     try:
-        return SweepSpec.model_validate_json(read_bounded(path, MAX_SPEC_BYTES))
+        return SweepSpec.model_validate_json(read_bounded(path, MAX_SWEEP_BYTES))
     except (OSError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(

@@ -30,8 +30,8 @@ class Curve:
 
     @property
     def best_loss(self) -> float | None:
-        """The lowest val loss that is not NaN; None if there is none."""
-        return min((loss for loss in self.losses if not math.isnan(loss)), default=None)
+        """The lowest val loss that is finite; None if there is none."""
+        return min(filter(math.isfinite, self.losses), default=None)
 
     def scaled(self, factor: float) -> "Curve":
         """Return the curve with all losses multiplied by `factor`, to change their unit."""
@@ -47,7 +47,8 @@ class Curve:
 def read_curve(run: Path, characters_per_step: int) -> Curve:
     """Read a run's curve, in nats per id, from metrics.jsonl; without this file, it is empty."""
     points, final_loss = [], None
-    with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
+    path = run / "metrics.jsonl"
+    with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             # skip damaged lines, and lines without an evaluation
             with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -56,7 +57,7 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
                 loss = recorded_loss(record, "val_loss_part" if is_part else "val_loss")
                 step = int(record["step"])
                 points.append((step, characters_per_step * step, float(record["elapsed_s"]), loss))
-                if "val_loss" in record:
+                if "val_loss" in record and step > 0:  # at step 0, training has not begun
                     final_loss = recorded_loss(record, "val_loss")
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
     return Curve(steps, seen, seconds, losses, final_loss)

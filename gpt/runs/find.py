@@ -4,6 +4,7 @@ Imports no torch, so that a wrong name is reported at once.
 """
 
 import difflib
+import json
 import os
 import shlex
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError, listed, shown
+from gpt.files import read_bounded
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import in_use, is_running, undo_killed_overwrite
@@ -20,6 +22,7 @@ from gpt.runs.read import read_summary
 
 RUNS = Path("runs")
 SWEEP = "sweep.json"  # specification of a sweep, in the folder of its runs
+MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json
 
 
 def run_folders() -> list[Path]:
@@ -139,14 +142,24 @@ def is_ours(folder: Path) -> bool:
     return is_written and not folder.is_symlink()
 
 
+def _has_sweep(folder: Path) -> bool:
+    """Return whether the sweep.json in `folder` lists runs, as gpt writes it."""
+    with suppress(OSError, ValueError, Unreadable):
+        tree = json.loads(read_bounded(folder / SWEEP, MAX_SWEEP_BYTES))
+        runs = tree.get("runs") if isinstance(tree, dict) else None
+        return isinstance(runs, list) and all(isinstance(each, dict) for each in runs)
+    return False
+
+
 def check_ours(folder: Path) -> None:
-    """Raise UsageError unless `folder` is a sweep, or a run for which `is_ours` returns True."""
+    """Raise UsageError unless gpt wrote the sweep or the run in `folder`."""
     if folder.is_symlink():
         raise UsageError(f"{folder}: expected a run, got a link; name {folder.resolve()} itself")
-    if not (is_sweep(folder) or is_ours(folder)):
+    if not (_has_sweep(folder) or is_ours(folder)):
         raise UsageError(
-            f"{folder} is not the folder of a run: it has neither provenance.jsonl nor a "
-            f"checkpoint, so it is left alone; delete it yourself, or name another folder"
+            f"{folder} is not the folder of a run: it has neither provenance.jsonl, nor a "
+            f"checkpoint, nor the sweep.json of gpt, so it is left alone; delete it yourself, or "
+            f"name another folder"
         )
 
 

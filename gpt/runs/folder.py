@@ -66,11 +66,19 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 
 def check_keeps(folder: Path, config: Config) -> None:
-    """Raise UsageError if overwriting `folder` would delete a run that `config` reads."""
+    """Raise UsageError if overwriting `folder` would delete a run or text that `config` reads."""
     settings = {
         "train.init_from": config.train.init_from,
         "data.vocabulary": config.data.vocabulary,
     }
+    data = config.data
+    for key, texts in (("data.source", data.source), ("data.val_source", data.val_source)):
+        for text in [texts] if isinstance(texts, str) else texts or []:
+            if folder.resolve() in (path := Path(text).resolve(), *path.parents):
+                raise UsageError(
+                    f"{folder}: --overwrite would delete {text}, which {key} needs; move it, or "
+                    f"choose another --run-dir"
+                )
     for key, name in settings.items():
         if name in (None, "characters", "bytes"):
             continue
@@ -97,7 +105,10 @@ def delete_sweep(sweep: Path) -> None:
     """Delete all runs of a sweep; raise UsageError if another process is writing one of them."""
     check_ours(sweep)
     with locked(sweep):
-        for run in filter(is_ours, sorted(sweep.iterdir())):
+        runs = [*filter(is_ours, sorted(sweep.iterdir()))]
+        if used := next(filter(is_running, runs), None):
+            raise in_use(used)
+        for run in runs:
             _delete(run)
         (sweep / STORED_INPUT).unlink(missing_ok=True)
         (sweep / SWEEP).unlink()

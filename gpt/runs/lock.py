@@ -79,7 +79,7 @@ def in_use(run: Path) -> UsageError:
 
 
 def empty(run: Path) -> None:
-    """Remove all files of a run from its folder; other files there are kept."""
+    """Remove the files and folders of a run from its folder; keep its other entries."""
     for entry in _entries(run, *WRITTEN):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -112,9 +112,11 @@ def finish_overwrite(run: Path) -> None:
     if has_checkpoint(run):
         shutil.rmtree(replaced)
         return
-    if (replaced / "config.yaml").exists():
+    old = _entries(replaced, *WRITTEN)
+    # an old run without config.yaml is all in `.replaced` if the new run has written the same names
+    if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
-    for entry in reversed(_entries(replaced, *WRITTEN)):
+    for entry in reversed(old):
         entry.rename(run / entry.name)
     replaced.rmdir()
 

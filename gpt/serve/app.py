@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -200,6 +200,8 @@ async def _read_body(request: Request) -> bytes:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
+    if isinstance(error, ClientDisconnect):  # it left before it had sent the whole body
+        return Response(status_code=499)
     if isinstance(error, HTTPException) and error.detail == "Not Found":  # no route has the path
         error = HTTPException(404, f"{request.url.path:.100}: expected {PATHS}")
     if isinstance(error, HTTPException):

@@ -31,6 +31,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 log = logging.getLogger(__name__)
 
 CORPUS_FORMAT = 2
+MIN_VAL_FRACTION = 1e-12  # for smaller fractions, the message names no needed length
 USUAL_MIN_CONTEXT = 8  # smallest model.T that gpt chooses or advises
 RECORD = "corpus.json"
 
@@ -77,8 +78,11 @@ class Corpus:
         shortest, needed = min(len(self.train), len(self.val)), ""
         if shortest > T:
             return
-        if self.val_fraction is not None and not self.vocabulary.is_bytes:
-            lengths = ((n, train_characters(n, self.val_fraction)) for n in count(2 * T + 2))
+        fraction = self.val_fraction or 0.0
+        smaller_part = min(fraction, 1 - fraction)
+        if smaller_part > MIN_VAL_FRACTION and not self.vocabulary.is_bytes:
+            first = max(2 * T + 2, int(T / smaller_part) - 2)
+            lengths = ((n, train_characters(n, fraction)) for n in count(first))
             least = next(n for n, train in lengths if min(train, n - train) > T)
             needed = f": {least:,} are needed"
         smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
