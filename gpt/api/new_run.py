@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.resolve import (
@@ -29,6 +30,11 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
+
+
+def find_extras() -> ModuleType | None:
+    """Return the module gpt.api.extras; None if the core of the package stands alone."""
+    return optional_module("gpt.api.extras")
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class NewRun:
             ranks: the processes that train one model.
         """
         if self.needs_choice(config):
-            if (extras := optional_module("gpt.api.extras")) is None:
+            if (extras := find_extras()) is None:
                 raise GPTError(
                     "choosing settings for a text needs the folder gpt/recipe; give --config, or "
                     "set train.steps"

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.new_run import NewRun
+from gpt.api.new_run import NewRun, find_extras
 from gpt.api.resolve import Settings, TextPath, as_changes, read_text, resolve, since_now
 from gpt.distributed.launch import begin_training
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
-from gpt.lazy import optional_module
 from gpt.signals import saving_on_interrupt
 from gpt.status import phase
 
@@ -227,7 +226,7 @@ def _train(
         from gpt.training.start import train as train_model
         from gpt.training.stopwatch import Stopwatch
 
-    added = optional_module("gpt.api.extras")
+    added = find_extras()
     extras = Extras(added.baselines_of, added.draw_attention) if added else Extras()
 
     return train_model(

@@ -1,4 +1,4 @@
-"""What several lessons share: the text, the loop that trains, one head, and the loss ladder.
+"""The text, the training loop, one head and the loss ladder, which several lessons share.
 
 Shapes: B windows (batch), T characters (time), C channels, V distinct characters, hs head size.
 """

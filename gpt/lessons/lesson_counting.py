@@ -22,8 +22,8 @@ p = {c: count / sum(after_n.values()) for c, count in after_n.items()}
 table("after n", {"count": after_n.values(), "p": p.values()}, map(repr, p))
 
 # ## Measure: the loss in nats
-# The **loss** of a prediction is $-\ln p$, where p is the probability that it gave to the character
-# that came. Its unit is the **nat**: 0 nats for p = 1, 0.6931 for p = 1/2, infinitely many for 0.
+# The **loss** of a prediction is $-\ln p$, where p is the predicted probability of the character
+# that follows. Its unit is the **nat**: 0 nats for p = 1, 0.6931 for p = 1/2, infinity for p = 0.
 # The loss of a text is the mean over its characters. A model that knows nothing gives each of V
 # characters p = 1 / V, and has the loss $\ln V$. The exponential of the loss is the **perplexity**:
 # a guess among that many equally likely characters has the same loss.

@@ -1,7 +1,7 @@
 """The lesson `heads`. From: Raschka, chapter 3; arXiv:1706.03762, section 3.2.2."""
 
 # One head has one pattern of weights at each position. Predicting text needs several at once: one
-# that finds the last vowel, one for the start of the word, one for the last line end. **Multi-head
+# pattern for the last vowel, one for the start of the word, one for the last line end. **Multi-head
 # attention** has H heads, each with its own queries, keys and values. Their outputs are
 # **concatenated** and mixed by a last linear layer, the **projection** $W_O$:
 #

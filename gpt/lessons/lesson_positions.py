@@ -52,7 +52,7 @@ check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 # several layers can learn without positions, arXiv:2203.16634: the causal mask gives each position
 # a past of another length.)
 #
-# ## What values, weights and positions bring
+# ## The gain from values, weights and positions
 # A row of the ladder, and a table of four models: average of values or one head, without and with
 # positions.
 

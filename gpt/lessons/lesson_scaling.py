@@ -42,7 +42,7 @@ table("variance of 1,000 pairs, by dimension", by_dimension, dimensions)
 slip = [(raw / hs).var(), 1 / hs]
 table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 
-# ## What large scores do
+# ## The effect of large scores
 # Softmax takes exp of the scores, and exp widens differences: the ratio of two weights is exp of
 # the difference of their scores. Five scores, times 1, 8 and 32:
 scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])

@@ -65,8 +65,8 @@ class Size(NamedTuple):
         return 12 * self.n_layer * self.C**2
 
 
-LAYERS = (2, 2, 2, 3, 4, 4, 6, 6, 8, 8, 8, 12, 12)  # of the sizes to choose from
-CHANNELS = (64, 96, 128, 128, 160, 192, 192, 256, 320, 384, 512, 640, 768)  # of the same sizes
+LAYERS = (2, 2, 2, 3, 4, 4, 6, 6, 8, 8, 8, 12, 12)  # n_layer of each size
+CHANNELS = (64, 96, 128, 128, 160, 192, 192, 256, 320, 384, 512, 640, 768)  # C of each size
 SIZES = tuple(map(Size, LAYERS, CHANNELS))
 START_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespeare_fast.yaml
 

@@ -42,7 +42,7 @@ class RecordedBackward(Backward):
             self.inputs = tuple(torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.replay = replayed(self._compute_inputs, self.device, self.masks)
         for static, new in zip(self.inputs, (x, y), strict=True):
-            static.copy_(new.pin_memory() if self.device.type == "cuda" else new, non_blocking=True)
+            static.copy_(self.pinned(new), non_blocking=True)
         loss, gradients = self.replay()
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient

@@ -17,7 +17,7 @@ from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
 
 MAX_SKIPPED_STEPS = 3  # in a row
-MAX_ROLLBACKS = 3  # of a run; the next divergence ends it
+MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 
 
 def read_results(

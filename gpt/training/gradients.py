@@ -113,8 +113,11 @@ class Backward:
 
     def on_device(self, ids: Tensor) -> Tensor:
         """Copy `ids` to the device. On CUDA, the copy overlaps computations."""
-        pinned = ids.pin_memory() if self.device.type == "cuda" else ids
-        return pinned.to(self.device, non_blocking=True)
+        return self.pinned(ids).to(self.device, non_blocking=True)
+
+    def pinned(self, ids: Tensor) -> Tensor:
+        """Return `ids` in pinned memory if the device is CUDA, else `ids`."""
+        return ids.pin_memory() if self.device.type == "cuda" else ids
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:

@@ -19,7 +19,7 @@ BitsPerCharacter = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Extras:
-    """What other parts of the package add to a run; by default nothing."""
+    """Functions that other parts of the package add to a run; by default there are none."""
 
     # returns a trigram model's bits per character of val, and xz's of the whole text
     measure_baselines: Callable[[Corpus], BitsPerCharacter] = lambda corpus: (None, None)

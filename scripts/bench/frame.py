@@ -1,4 +1,4 @@
-"""What the parts share: commands of `gpt`, timings in turn, and medians."""
+"""Functions that all parts use: commands of `gpt`, timings in turn, and medians."""
 
 import json
 import statistics

@@ -27,7 +27,7 @@ from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.step import TrainStep
 
 CPU = torch.device("cpu")
-TEXT_BYTES = {"1_mb": 10**6, "1_gb": 10**9}  # of one character each
+TEXT_BYTES = {"1_mb": 10**6, "1_gb": 10**9}  # sizes of texts in ASCII
 WARMUP_STEPS, TIMED_STEPS = 50, 200
 SIZES = (65, 3000, 7000)  # V of an English, a Japanese and a Chinese text
 SCORED = 20_000  # characters of an evaluation
