@@ -24,12 +24,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in gpt/__main__.py
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TOPICS = {  # parts by module
-    "training": ("startup", "silence", "fast", "cpu", "best", "dryrun", "shapes"),
+    "training": ("startup", "fast", "cpu", "best", "dryrun", "shapes"),
     "recipes": ("recipe", "compare_equal"),
     "steps": ("peak", "optimizer", "workers", "threads", "gpu"),
     "phases": ("phases",),
     "large": ("long_text", "vocabulary_size", "eval_speed"),
-    "ranks": ("ranks", "batch_sizes"),
+    "ranks": ("ranks",),
     "memory": ("memory", "eval_memory", "refusals"),
     "sampling": ("sampling", "ensembles", "busy_core"),
     "words": ("words",),

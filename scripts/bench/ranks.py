@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts here, and the losses of the large batches that ranks need."""
+"""Ranks that torchrun starts here."""
 
 import random
 import statistics
@@ -21,8 +21,6 @@ SHAPES = {  # configs/shakespeare_cpu.yaml, 0.6 million parameters; and 4.8 mill
 STEPS, REPEATS = 14, 2
 V = 65  # characters
 LINKS = {"1_gbit": 1.25e8, "10_gbit": 1.25e9, "100_gbit": 1.25e10}  # bytes/s
-BATCHES = (1, 2, 4, 8, 16)  # multiples of quickstart's batch size
-BATCH_STEPS = 512  # steps with the smallest batch
 
 
 def ranks() -> dict[str, Any]:
@@ -78,29 +76,3 @@ def _steps_s(changes: Sequence[str], launcher: Sequence[str]) -> list[float]:
         trained = train("shakespeare_cpu", [*fixed, *changes], text=text, launcher=launcher)
     ends = [line["elapsed_s"] for line in trained["metrics"] if "train_loss" in line]
     return [after - before for before, after in pairwise(ends[3:])]
-
-
-def batch_sizes() -> dict[str, Any]:
-    """Measure the val loss of quickstart's model after the same characters, by batch size.
-
-    Each size is trained with the config's learning rate, and with that rate times the square root
-    of the factor. The lower loss counts.
-    """
-    config = load_config("quickstart").train
-    table = {}
-    for times in BATCHES:
-        steps = BATCH_STEPS // times
-        losses = {}
-        for rule, factor in (("rate", 1.0), ("rate_times_root", times**0.5)):
-            changes = [
-                f"train.batch_size={config.batch_size * times}",
-                f"train.steps={steps}",
-                f"train.warmup_steps={max(2, steps // 30)}",
-                f"train.eval_every={steps}",
-                f"train.learning_rate={factor * config.learning_rate}",
-                f"train.muon_learning_rate={factor * config.muon_learning_rate}",
-                *("train.sample_length=0", "device=cpu"),
-            ]
-            losses[rule] = round(train("quickstart", changes)["val_loss"], 3)
-        table[f"{times} times the batch"] = {"steps": steps, **losses}
-    return table

@@ -1,13 +1,9 @@
 """Whole processes of `gpt train`, beside nanoGPT's recipes."""
 
-import os
-import pty
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -37,8 +33,6 @@ DRY_RUNS = {
     "shakespeare_cpu": ("shakespeare_cpu", ["train.steps=500"]),
     "22_mb": ("quickstart", ["train.steps=60", "train.eval_every=30"]),
 }
-PAUSE_S = 1.0  # shorter pauses are not listed
-CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 
 def startup() -> dict[str, Any]:
@@ -69,41 +63,6 @@ def _first_step_s() -> float:
             taken = time.perf_counter() - began
             process.communicate()
     return round(taken, 3)
-
-
-def silence(text: Path | None = None, minutes: float = 1.0) -> dict[str, Any]:
-    """Measure how long `gpt train TEXT --minutes N` prints nothing in a terminal.
-
-    Each pause of more than a second is listed with its start, its length, and the line that the
-    terminal shows. A line that ends in "..." is a status line.
-    """
-    leader, follower = pty.openpty()
-    termios.tcsetwinsize(leader, (24, 80))  # without a size, no progress bar is shown
-    with tempfile.TemporaryDirectory() as folder:
-        command = [*GPT, "train", str(text_or_tinyshakespeare(text)), "--minutes", str(minutes)]
-        command += ["--run-dir", str(Path(folder, "run"))]
-        began = last = time.perf_counter()
-        process = subprocess.Popen(command, stdout=follower, stderr=follower)
-        os.close(follower)
-        shown, pauses, longest = "", [], 0.0
-        while chunk := _read(leader):
-            now = time.perf_counter()
-            if now - last > PAUSE_S:
-                pauses.append(f"{last - began:.1f} s: {now - last:.1f} s: {shown}")
-                longest = max(longest, 0.0 if shown.endswith("...") else now - last)
-            last = now
-            lines = re.split(r"[\r\n]+", CONTROL.sub("", chunk.decode(errors="replace")))
-            shown = next((line.strip() for line in reversed(lines) if line.strip()), shown)
-        assert process.wait() == 0
-    return {"pauses": pauses, "longest_without_a_status_line_s": round(longest, 1)}
-
-
-def _read(descriptor: int) -> bytes:
-    """Return the output since the last call, or nothing at its end."""
-    try:
-        return os.read(descriptor, 2**16)
-    except OSError:  # Linux raises it once the last writer has closed the terminal
-        return b""
 
 
 def fast(nanogpt: Path | None = None) -> dict[str, Any]:
