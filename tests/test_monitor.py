@@ -14,12 +14,12 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tensorboard.util import tensor_util
 from tqdm.utils import disp_len
 
 from gpt.api.extras import draw_attention
@@ -46,13 +46,13 @@ def events_of(run: Path):  # type: ignore[no-untyped-def]
     return events
 
 
-def texts_of(run: Path, tag: str):  # type: ignore[no-untyped-def]
-    """Return the texts as TensorBoard shows them, without those that a resume replaced."""
+def samples_of(run: Path) -> list[tuple[int, str]]:
+    """Return the steps and samples that TensorBoard shows, without those that a resume replaced."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run))
     events.Reload()
-    return events.Tensors(f"{tag}/text_summary")
+    return [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors("sample")]
 
 
 def points(run: Path, tag: str) -> list[tuple[int, float]]:
@@ -136,27 +136,23 @@ def test_plans_and_notices_are_no_text_cards(tmp_path):
             callback.on_plan(0, 11)
             callback.on_evaluation(4, evaluation("text"))
             callback.on_notice(4, "step 4 skipped")
-    texts = [tag for tag in events_of(tmp_path).Tags()["tensors"] if tag.endswith("text_summary")]
-    assert texts == ["samples/text_summary"]
+    assert events_of(tmp_path).Tags()["tensors"] == ["sample"]
     assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
 
 
-def samples_of(run: Path) -> list[list[str]]:
-    """Return the rows of the newest table of samples, as TensorBoard shows it: also its heading."""
-    table = tensor_util.make_ndarray(texts_of(run, "samples")[-1].tensor_proto)
-    return [[cell.decode() for cell in row] for row in table]
-
-
-def test_the_samples_of_all_evaluations_are_one_table(text_file):
-    """Each sample was a card of its own, and a long line reached beyond the page."""
-    train(small(), load_corpus(open_source(str(text_file))), Path("r"))
-    heading, *rows = samples_of(Path("r"))
-    assert heading == ["step", "val loss", "sample"]
-    assert [int(step) for step, _, _ in rows] == [11, 8, 4, 0]
-    losses = {r["step"]: r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r}
-    for step, loss, text in rows:
-        assert float(loss) == pytest.approx(losses[int(step)], abs=1e-4)
-        assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
+def test_each_sample_is_a_text_of_its_step(text_file):
+    """Bug: a long line of a sample reached beyond the page."""
+    config = small(train__sample_length=200, sample__temperature=0.01)
+    events: list[dict[str, Any]] = []
+    train(config, load_corpus(open_source(str(text_file))), Path("r"), on_event=events.append)
+    written = [(e["step"], e["text"]) for e in events if e["kind"] == "sample"]
+    shown = samples_of(Path("r"))
+    assert [step for step, _ in shown] == [0, 4, 8, 11]
+    assert [(step, "".join(text.split())) for step, text in shown] == [
+        (step, "".join(visible(text).split())) for step, text in written
+    ]
+    lines = [line for _, text in shown for line in text.split("\n")]
+    assert all(line.startswith("    ") and len(line) <= 84 for line in lines)
 
 
 @pytest.mark.pictures
@@ -181,7 +177,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
 def test_a_sample_is_shown_and_not_obeyed(text_file):
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
     train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
-    for *_, text in samples_of(Path("r"))[1:]:
+    for _, text in samples_of(Path("r")):
         assert visible(text) == text
         assert all(line.startswith("    ") for line in text.split("\n"))
 
@@ -196,7 +192,7 @@ def test_a_resumed_curve_has_no_repeat(text_file):
     train(small(), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
     assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
-    assert [step for step, _, _ in samples_of(Path("r"))[1:]] == ["11", "8", "4", "0"]
+    assert [step for step, _ in samples_of(Path("r"))] == [0, 4, 8, 11]
 
 
 def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path):
@@ -212,8 +208,7 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path):
                 callback.on_metrics(4, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
-    assert [e.step for e in texts_of(tmp_path, "samples")] == [4]
-    assert [step for step, _, _ in samples_of(tmp_path)[1:]] == ["4"]
+    assert [step for step, _ in samples_of(tmp_path)] == [4]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
 

@@ -101,9 +101,6 @@ def show_json(tree: object) -> None:
 
 
 def tensorboard_command(folder: str) -> str:
-    """Return the shell command that shows the runs in `folder` in TensorBoard.
-
-    A run logs a table of samples at each evaluation. The command shows only the newest table.
-    """
+    """Return the shell command that shows the runs in `folder` in TensorBoard."""
     program = as_typed(Path(sys.executable).with_name("tensorboard"))
-    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])
+    return shlex.join([program, "--logdir", folder])

@@ -6,22 +6,16 @@ later records are lost.
 
 import os
 import platform
-import textwrap
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any
 
-from rich.cells import chop_cells
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.plugins.text.metadata import create_summary_metadata
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.config.schema import values
@@ -43,10 +37,7 @@ TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
     "passes": "training/passes_over_the_text",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
-SAMPLES_TAG = "samples/text_summary"
-SAMPLES_HEADING = ("step", "val loss", "sample")
-MAX_SAMPLE_ROWS = 12  # largest number of rows below the heading
-MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in columns
+MAX_LINE_COLUMNS = 80  # characters above which a line of a sample is wrapped
 WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
 
@@ -60,7 +51,6 @@ class TensorBoard(Callback):
         new event. TensorBoard then ignores older event files from this step on.
         """
         self.context = context
-        self.samples = SampleTable(context.folder, next_step)
         self.events = EventFile(context.folder)
         if next_step is not None:
             for path in context.folder.glob("events.out.tfevents.*.hparams"):
@@ -85,9 +75,13 @@ class TensorBoard(Callback):
         self.events.add(step, summary=Summary(value=points))
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Write the table of samples so far; TensorBoard shows the newest table first."""
-        if evaluation.sample is not None:
-            self.events.add(step, summary=self.samples.add(step, evaluation))
+        """Write the sample, if any. TensorBoard shows indented text without interpreting it."""
+        if evaluation.sample is None:
+            return
+        wrap = TextWrapper(MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False).wrap
+        lines = [wrap(line) or [""] for line in visible(evaluation.sample).split("\n")]
+        block = "\n".join(f"    {part}" for parts in lines for part in parts)
+        self.events.add(step, summary=text_pb("sample", block))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
@@ -130,50 +124,3 @@ class EventFile:
         """Write an event of `step`. `content` sets a field of `Event`, such as `summary`."""
         event = Event(step=step, wall_time=time.time(), **content)
         self.records.write(event.SerializeToString())
-
-
-class SampleTable:
-    """Table of at most MAX_SAMPLE_ROWS samples of a run, with their steps and val losses.
-
-    If `end` is set, the samples before step `end` are first read from the event files in the
-    folder `run`.
-    """
-
-    def __init__(self, run: Path, end: int | None) -> None:
-        self.rows = [] if end is None else _stored_rows(run, end)
-
-    def add(self, step: int, evaluation: Evaluation) -> Summary:
-        """Add the sample of `evaluation` at `step`; return the table, newest sample first."""
-        losses = evaluation.losses
-        loss = losses.get("val_loss", losses.get("val_loss_part"))
-        lines = visible(evaluation.sample or "").split("\n")
-        block = "\n".join(f"    {part}" for line in lines for part in _wrapped(line))
-        self.rows.append((str(step), "-" if loss is None else f"{loss:.4f}", block))
-        if len(self.rows) > MAX_SAMPLE_ROWS:  # remove the row that leaves the smallest gap
-            steps = [int(row[0]) for row in self.rows]
-            gaps = [after - before for before, after in zip(steps, steps[2:], strict=False)]
-            del self.rows[1 + gaps.index(min(gaps))]
-        cells = [cell.encode() for row in (SAMPLES_HEADING, *self.rows[::-1]) for cell in row]
-        sizes = [TensorShapeProto.Dim(size=n) for n in (len(self.rows) + 1, len(SAMPLES_HEADING))]
-        shape = TensorShapeProto(dim=sizes)
-        table = TensorProto(dtype=DT_STRING, string_val=cells, tensor_shape=shape)
-        metadata = create_summary_metadata("samples", "")
-        return Summary(value=[Summary.Value(tag=SAMPLES_TAG, metadata=metadata, tensor=table)])
-
-
-def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
-    """Return the rows of the newest table before step `end` in the event files of `run`."""
-    rows: list[tuple[str, str, str]] = []
-    for path in sorted(run.glob("events.out.tfevents.*")):
-        with suppress(Exception):  # a file that cannot be read must not prevent a resume
-            for event in LegacyEventFileLoader(str(path)).Load():
-                for value in event.summary.value:
-                    if value.tag == SAMPLES_TAG and event.step < end:
-                        cells = [cell.decode() for cell in value.tensor.string_val]
-                        rows = [*zip(cells[3::3], cells[4::3], cells[5::3], strict=True)][::-1]
-    return rows
-
-
-def _wrapped(line: str) -> list[str]:
-    parts = textwrap.wrap(line, MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False)
-    return [piece for part in parts or [""] for piece in chop_cells(part, MAX_LINE_COLUMNS) or [""]]
