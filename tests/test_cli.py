@@ -195,23 +195,14 @@ def test_overwrite_replaces_a_run_and_nothing_else(gpt, trained, config_file):
     assert (trained / "notes.md").read_text() == "and its notes"
 
 
-def test_a_text_with_resume_resumes_the_newest_run_of_that_text(gpt, config_file):
-    """Bug: it took the newest run, whatever its text, and refused that."""
+def test_a_text_with_resume_is_the_new_place_of_the_text_of_the_newest_run(gpt, config_file):
+    assert gpt("train", "--config", config_file, "--set", "train.steps=2")[0] == 0
+    Path("pangram.txt").rename("moved.txt")
     Path("other.txt").write_text("0123456789\n" * 31)
-    for text, run in (("pangram.txt", "old"), ("pangram.txt", "new"), ("other.txt", "other")):
-        options = ("--config", config_file, "--run-dir", f"runs/{run}", "--set", "train.steps=2")
-        assert gpt("train", text, *options)[0] == 0
-    longer = ("--resume", "--json")
-    names = ("pangram.txt", "./pangram.txt", Path.cwd() / "pangram.txt")
-    for steps, name in enumerate(names, start=3):
-        code, out, err = gpt("train", name, *longer, "--set", f"train.steps={steps}")
-        assert (code, json.loads(out)["run"]) == (0, "runs/new"), err
-    Path("new.txt").write_text("new")
-    code, _, err = gpt("train", "new.txt", *longer)
-    assert (code, "no run under runs/ was trained on new.txt; train one without" in err) == (
-        2,
-        True,
-    )
+    longer = ("--resume", "--set", "train.steps=3")
+    code, _, err = gpt("train", "other.txt", *longer)
+    assert (code, "other.txt is not the text that runs/small began with" in err) == (2, True)
+    assert gpt("train", "moved.txt", *longer)[0] == 0
 
 
 BAD_INPUT = [  # a command line, the exit code, and a part of the message

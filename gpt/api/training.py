@@ -144,9 +144,8 @@ def resume(
     """Resume a run from its last checkpoint, with its config as changed by `settings`.
 
     Args:
-        run: the folder of the run, or its name under `runs/`; by default, the newest run, or if
-            `text` is given, the newest run that was trained on it.
-        text: if `run` is given, the new location of the run's text; else see `run`.
+        run: the folder of the run, or its name under `runs/`; by default, the newest run.
+        text: the new location of the run's text, if it was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes` and
@@ -187,15 +186,11 @@ def _resume(
     it is None. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by
-    from gpt.runs.find import find_run, find_run_of_text
+    from gpt.runs.find import find_run
     from gpt.runs.recovery import summary_to_resume
 
     run = begun or run  # after a restart, the newest run may be a different one
-    names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
-    if run is None and names:
-        folder = ranks.broadcast(find_run_of_text, names).absolute()
-    else:
-        folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
+    folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
     if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
@@ -208,7 +203,7 @@ def _resume(
         changes.append("train.max_steps=null")  # the limit applied to the finished run
     settled = resolve(newest.config, text, changes, minutes)
     check_effects(settled, given)
-    corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)
+    corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
     return _train(ranks, settled, corpus, folder, "extend" if extends else "resume", caller)
 
 

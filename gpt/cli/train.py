@@ -93,8 +93,8 @@ def train(
     ),
     resume: str | None = option(
         "[RUN]",
-        "Resume a run or sweep: its folder, or its name under runs/; default the newest, or with "
-        "TEXT the newest run of TEXT.",
+        "Resume a run or sweep: its folder, or its name under runs/; default the newest. If its "
+        "text was moved, name it as TEXT.",
     ),
     overwrite: bool = flag("--overwrite", "Replace the run or sweep in DIR."),
     dry_run: bool = flag(
@@ -116,8 +116,7 @@ def train(
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
     is_sweep = resume is None and (seeds is not None or any(combinations(changes).values()))
-    is_named = resume is not None and (resume or not text)  # otherwise, find the run by its text
-    swept = find_sweep(resume or None) if is_named else None
+    swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
     for is_wrong, message in (
         (

@@ -8,12 +8,11 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError, listed, shown
+from gpt.errors import CheckpointError, Unreadable, UsageError, listed, shown
 from gpt.files import read_bounded
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
@@ -94,28 +93,6 @@ def _no_such_run(name: str, expected: str) -> UsageError:
     return UsageError(
         f"{shown(name)}: expected the folder of {expected}, or its name in runs/{suggestion}"
     )
-
-
-def find_run_of_text(sources: Sequence[str]) -> Path:
-    """Return the newest run in `runs/` whose `data.source` is `sources`, or raise UsageError."""
-    wanted = [_absolute(name) for name in sources]
-    changed: dict[Path, float] = {}
-    for run in run_folders():
-        with suppress(OSError, GPTError):  # the folder is not a run, or is damaged
-            source = read_summary(run, "last").config.data.source
-            names = [source] if isinstance(source, str) else source
-            if [_absolute(name) for name in names] == wanted:
-                changed[run] = (run / "checkpoints" / INDEX).stat().st_mtime
-    if not changed:
-        raise UsageError(
-            f"no run under {RUNS}/ was trained on {shown(listed(sources, 1))}; train one without "
-            f"--resume, or name the run: --resume RUN (gpt runs lists them)"
-        )
-    return max(changed, key=lambda run: changed[run])
-
-
-def _absolute(name: str) -> str:
-    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def find_sweep(name: str | None) -> Path | None:

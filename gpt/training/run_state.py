@@ -80,7 +80,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     if context.corpus.sha256 != data.text_sha256:
         raise UsageError(
             f"{context.corpus.name} is not the text that {context.name} began with, or it has "
-            f"changed since; restore the old text, or start a new run"
+            f"changed since; restore it, name another run by --resume RUN, or start a new run"
         )
     if not extend:
         _check_not_finished(context, data.step, progress)
