@@ -81,7 +81,7 @@ def test_kneser_ney_is_the_formula(ids, text, order):
 
 @pytest.mark.parametrize("part", [100, 10**6])
 def test_an_ngram_loss_is_the_mean(monkeypatch, part):
-    monkeypatch.setattr(baselines, "COMPRESSED_PART", part)
+    monkeypatch.setattr(baselines, "PREDICTED_PART", part)
     vocabulary = Vocabulary("abcdefghijk")
     train, text = (np.random.default_rng(i).integers(11, size=997).astype(np.uint8) for i in (1, 2))
     nats = -np.log(KneserNey(train, 11, 2).probabilities(text))

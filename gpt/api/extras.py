@@ -1,4 +1,4 @@
-"""Additions to training: settings chosen for the text, baselines, and a picture of attention."""
+"""Additions to training: settings chosen for the text, a baseline, and a picture of attention."""
 
 import logging
 from collections.abc import Callable
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
     from gpt.text.corpus import Corpus
     from gpt.text.vocabulary import Ids
+    from gpt.training.run_context import Extras
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +57,12 @@ def choose_settings(
     return Prepared(chosen.config, corpus, chosen.probed)
 
 
-def baselines_of(corpus: "Corpus") -> tuple[float | None, float | None]:
-    """Return the bits per character of a trigram model on val, and of xz on the whole text."""
-    from gpt.evaluation import baselines
+def training_extras() -> "Extras":
+    """Return the functions that other parts of the package add to a run."""
+    from gpt.evaluation.baselines import trigram_bits_per_character
+    from gpt.training.run_context import Extras
 
-    measured = baselines.measure_baselines(corpus)
-    return measured.trigram_bits_per_character, measured.xz_bits_per_character
+    return Extras(trigram_bits_per_character, draw_attention)
 
 
 def draw_attention(model: "LanguageModel", corpus: "Corpus", excerpt: "Ids", title: str) -> bytes:

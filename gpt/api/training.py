@@ -222,7 +222,7 @@ def _train(
         from gpt.training.stopwatch import Stopwatch
 
     added = find_extras()
-    extras = Extras(added.baselines_of, added.draw_attention) if added else Extras()
+    extras = added.training_extras() if added else Extras()
 
     return train_model(
         config,

@@ -187,7 +187,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format a run's ending, its best val loss, and bits per character of the model and of xz."""
+    """Format a run's ending, its best val loss, and the bits per character."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -195,13 +195,10 @@ def _scores(outcome: "Outcome") -> str:
     ending = f"all steps done: {where}" if is_done else f"stopped at {where}: {outcome.reason}"
     sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
     bits = per_character / math.log(2)
-    baselines = {
-        "a trigram model needs": outcome.trigram_bits_per_character,
-        "xz needs": outcome.xz_bits_per_character,
-    }
-    others = "".join(f"; {needs} {x:.2f}" for needs, x in baselines.items() if x is not None)
+    trigram = outcome.trigram_bits_per_character
+    other = "" if trigram is None else f"; a trigram model needs {trigram:.2f}"
     return (
         f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
-        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){others}"
+        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){other}"
         f"\n{outcome.advice}"
     )

@@ -13,9 +13,8 @@ from gpt.evaluation.kneser_ney import KneserNey
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
-COMPRESSED_PART = 2**16  # number of ids in each part, if only parts of a large text are used
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
+PREDICTED_PART = 2**16  # number of ids in each part, if only parts of a large text are predicted
 KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 on average over tinyshakespeare, wikitext2
 PPMD_ORDER = 8  # bytes of context; best of 4 to 16 on average over the same texts
 PPMD_BYTES = 2**28  # memory of PPMd's model, in bytes
@@ -23,25 +22,11 @@ MAX_TRAIN_IDS = 2**23  # if train has more ids, compressors read only its end
 MAX_TEXT_IDS = 2**20  # if the text has more ids, compressors read only its beginning
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """Losses of simple predictors on a text, in bits per character."""
-
-    trigram_bits_per_character: float | None  # on val; None if a split has fewer than 3 ids
-    xz_bits_per_character: float  # on the whole text; if it is long, on evenly spread parts
-
-
-def measure_baselines(corpus: Corpus) -> Baselines:
-    """Measure the baselines of `corpus`. This takes at most a few seconds."""
-    vocabulary = corpus.vocabulary
-    loss = ngram_loss(corpus.train, corpus.val, vocabulary, 2)  # nats per id
+def trigram_bits_per_character(corpus: Corpus) -> float | None:
+    """Return the bits per character of a trigram model on val; None if a split is too short."""
+    loss = ngram_loss(corpus.train, corpus.val, corpus.vocabulary, 2)  # nats per id
     bits = loss * len(corpus.val) / max(corpus.val_characters, 1) / math.log(2)
-
-    slices = spread_slices(len(corpus.ids), MAX_COMPRESSED_IDS, COMPRESSED_PART)
-    sample = np.concatenate([corpus.ids[part] for part in slices])
-    characters = int(np.count_nonzero(vocabulary.begins(sample)))
-    xz = 8 * len(lzma.compress(vocabulary.utf8(sample))) / max(characters, 1)
-    return Baselines(None if math.isnan(bits) else bits, xz)
+    return None if math.isnan(bits) else bits
 
 
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
@@ -60,7 +45,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
     order = model.order  # may be lower than requested
     if min(len(train), len(text)) <= order:
         return math.nan
-    slices = spread_slices(len(text) - order, MAX_PREDICTED_IDS, COMPRESSED_PART)
+    slices = spread_slices(len(text) - order, MAX_PREDICTED_IDS, PREDICTED_PART)
     for part in slices:
         ids = text[part.start : part.stop + order]
         total -= np.log(model.probabilities(ids)).sum()

@@ -163,7 +163,6 @@ class Evaluator:
         """Return the result of a run, from its last `step`, the `metrics` there, and its time."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
-        trigram, xz = context.extras.measure_baselines(context.corpus)
         return Outcome(
             run=context.name,
             text=context.corpus.name,
@@ -188,8 +187,7 @@ class Evaluator:
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
             seconds=round(seconds, 1),
-            trigram_bits_per_character=trigram,
-            xz_bits_per_character=xz,
+            trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:

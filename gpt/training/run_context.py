@@ -14,15 +14,13 @@ from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
-BitsPerCharacter = tuple[float | None, float | None]
-
 
 @dataclass(frozen=True)
 class Extras:
     """Functions that other parts of the package add to a run; by default there are none."""
 
-    # returns a trigram model's bits per character of val, and xz's of the whole text
-    measure_baselines: Callable[[Corpus], BitsPerCharacter] = lambda corpus: (None, None)
+    # returns a trigram model's bits per character of val
+    measure_baseline: Callable[[Corpus], float | None] = lambda corpus: None
     # returns a PNG of the attention weights on an excerpt, given the excerpt's ids and a title
     draw_attention: Callable[[LanguageModel, Corpus, Ids, str], bytes] | None = None
 
@@ -66,6 +64,5 @@ class Outcome:
     bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
     best_step: int
     trigram_bits_per_character: float | None  # baseline: a trigram model of the train split
-    xz_bits_per_character: float | None  # baseline: the text compressed by xz
     elapsed_s: float  # seconds of training, over all resumes
     seconds: float  # seconds of training in this call

@@ -24,7 +24,7 @@ PHASES = {
     "evaluations": "gpt.training.evaluator:evaluate_each",
     "samples": "gpt.training.evaluator:generate_text",
     "checkpoints": "gpt.training.checkpointer:Checkpointer.save",
-    "baselines": "gpt.evaluation.baselines:measure_baselines",
+    "baselines": "gpt.evaluation.baselines:trigram_bits_per_character",
     "pictures": "gpt.api.extras:draw_attention",
     "last sample": "gpt.cli.train:_print_outcome",
 }
