@@ -11,6 +11,7 @@ from scipy import stats
 from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
+from gpt.evaluation.curves import read_curve, read_nanogpt_log
 from gpt.evaluation.intervals import (
     BlockSums,
     StudentInterval,
@@ -21,7 +22,6 @@ from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.inspection.curves_picture import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
-from gpt.runs.curves import read_curve, read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
 

@@ -9,7 +9,7 @@ import pytest
 import gpt as package
 from gpt.config.load import load_config
 from gpt.errors import ConfigError
-from gpt.runs.curves import read_curve
+from gpt.evaluation.curves import read_curve
 from gpt.runs.find import list_runs
 from tests.conftest import rehash, small
 

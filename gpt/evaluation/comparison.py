@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from gpt.evaluation.curves import Curve
 from gpt.evaluation.intervals import (
     SeedMean,
     StudentInterval,
@@ -20,7 +21,6 @@ from gpt.evaluation.intervals import (
     seed_mean,
     welch_interval,
 )
-from gpt.runs.curves import Curve
 
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 
