@@ -238,7 +238,7 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_fil
         run_sweep(SWEEP, asked(4), load=load)
         return config
 
-    with pytest.raises(UsageError, match=r"another sweep: its train\.steps is 4, here it is 5"):
+    with pytest.raises(UsageError, match="another sweep"):
         run_sweep(SWEEP, asked(5), choose=begin_another, load=load)
 
 
@@ -252,24 +252,22 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
 
 
-def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
-    gpt, config_file, text_file, monkeypatch
-):
-    """Every run trained on what was piped in, also one of a file; `--overwrite` removed that."""
+def test_a_sweep_of_standard_input_is_resumed(gpt, config_file, text_file, monkeypatch):
+    """Bug: every run trained on what was piped in, also one of a file."""
     sources = f'data.source=[["{text_file}"], ["-"]]'
     command = ("train", "--config", config_file, "--set", sources, "--run-dir", "piped", "--json")
     assert gpt("train", "--config", config_file)[0] == 0
     alone = read_summary(Path("runs/small")).val_loss
-    for text, options in (("Once, a pipe. " * 29, ()), ("Once, pipes. " * 31, ("--overwrite",))):
-        piped(monkeypatch, text.encode())
-        code, out, err = gpt(*command, *options)
-        assert code == 0, err
-        assert "different texts" in err
-        told = json.loads(out)["combinations"]
-        losses = {each["values"]["data.source"]: each["mean"] for each in told}
-        assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
-        for folder in (Path("piped"), Path("piped/source")):
-            assert (folder / "standard_input.txt").read_text() == text
+    text = "Once, a pipe. " * 29
+    piped(monkeypatch, text.encode())
+    code, out, err = gpt(*command)
+    assert code == 0, err
+    assert "different texts" in err
+    told = json.loads(out)["combinations"]
+    losses = {each["values"]["data.source"]: each["mean"] for each in told}
+    assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
+    for folder in (Path("piped"), Path("piped/source")):
+        assert (folder / "standard_input.txt").read_text() == text
     shutil.rmtree(cache_dir())
     piped(monkeypatch, b"")
     assert gpt("runs", "--yes", "--delete", "piped/source")[0] == 0
@@ -278,14 +276,15 @@ def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
     assert not Path("piped").exists()
 
 
-def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt, config_file):
-    """For the vocabulary of one of its runs, all were removed, and nothing could be trained."""
+def test_a_sweep_is_never_overwritten(gpt, config_file):
+    """Bug: the old sweep was deleted before the new one had a checkpoint; both could be lost."""
     command = ("train", "--config", config_file, "--seeds", 2)
     assert gpt(*command)[0] == 0
-    for key in ("data.vocabulary", "train.init_from"):
-        code, _, err = gpt(*command, "--overwrite", "--set", f"{key}={SWEEP}/seed-1337")
-        assert (code, "--overwrite would delete" in err) == (2, True), err
-    assert len(list(SWEEP.glob("seed-*/checkpoints/index.json"))) == 2
+    before = {path: path.read_bytes() for path in SWEEP.rglob("*") if path.is_file()}
+    for again in (command, ("train", "--config", config_file, "--run-dir", SWEEP)):
+        code, _, err = gpt(*again, "--overwrite")
+        assert (code, "delete it by gpt runs --delete" in " ".join(err.split())) == (2, True), err
+    assert {path: path.read_bytes() for path in SWEEP.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("changes", [{"model": {"n_layer": 4}}, {"train": {"batch_size": 12}}])
@@ -301,7 +300,7 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(text_file, load, cha
 
     for _ in range(2):
         sweep(Config.model_validate(data))
-    with pytest.raises(UsageError, match=r"is left open, here it is (4|12);"):
+    with pytest.raises(UsageError, match="another sweep"):
         sweep(Config.model_validate(data | changes))
     configs = {"a": Config.model_validate(data), "b": Config.model_validate(data | changes)}
     for is_open in (True, False):
@@ -372,13 +371,9 @@ def test_what_cannot_be_swept_is_refused_before_anything_trains(
 def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_file):
     command = ("train", "--config", config_file, "--seeds", 1)
     assert gpt(*command)[0] == 0
-    for change, problem in [
-        (("--set", RATES), "its runs are seed-1337, here they are lr-1e-3,seed-1337"),
-        (("--seeds", 2), "its runs are seed-1337, here they are seed-1337, seed-1338"),
-        (("--set", "train.steps=6"), "its train.steps is 5, here it is 6"),
-    ]:
+    for change in (("--set", RATES), ("--seeds", 2), ("--set", "train.steps=6")):
         code, _, err = gpt(*command, *change)
-        assert (code, f"small-sweep is another sweep: {problem}" in err) == (2, True), err
+        assert (code, "small-sweep is another sweep" in err) == (2, True), err
     text_file.write_text(PANGRAM * 31)
     for again in (command, ("train", "--resume", "small-sweep")):
         code, out, _ = gpt(*again)
@@ -386,7 +381,6 @@ def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_
     for change in (("--set", "train.steps=6"), ("--minutes", 0)):  # 0 minutes were ignored
         code, _, err = gpt("train", "--resume", "small-sweep", *change)
         assert (code, "whose settings cannot change" in err) == (2, True)
-    assert gpt(*command, "--overwrite")[0] == 0
     (SWEEP / "sweep.json").write_text("{}")
     code, _, err = gpt(*command)
     assert (code, "expected the specification of a sweep" in err) == (2, True)
@@ -394,8 +388,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_
 
 def test_a_sweep_leaves_what_is_no_sweep_alone(gpt, config_file):
     assert gpt("train", "--config", config_file)[0] == 0
-    for folder, message in [("runs/small", "is the folder of a run"), (".", "is not the folder")]:
-        command = ("train", "--config", config_file, "--seeds", 2, "--run-dir", folder)
-        code, _, err = gpt(*command, "--overwrite")
-        assert (code, message in err) == (2, True)
+    for folder in ("runs/small", "."):
+        code, _, err = gpt("train", "--config", config_file, "--seeds", 2, "--run-dir", folder)
+        assert (code, "exists; " in err) == (2, True)
     assert not Path("runs/small/sweep.json").exists()

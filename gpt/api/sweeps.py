@@ -27,7 +27,6 @@ def sweep(
     seeds: int | None = None,
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
-    overwrite: bool = False,
     should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
@@ -47,8 +46,7 @@ def sweep(
         seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
             where seed is the setting of the config.
         init_from: as for `train`.
-        run_dir: the folder of the sweep; default `runs/NAME-sweep`.
-        overwrite: whether to replace a sweep in the folder.
+        run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
         should_stop: as for `train`.
         on_event: as for `train`. The dict also has `run`, the name of the run.
 
@@ -98,7 +96,6 @@ def sweep(
             trials,
             choose=lambda one: choose_settings(one, since_now(), stop).config,
             load=read_text,
-            overwrite=overwrite,
             should_stop=stop,
             on_event=on_event or (lambda event: None),
         )

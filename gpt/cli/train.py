@@ -96,7 +96,7 @@ def train(
         "Resume a run or sweep: its folder, or its name under runs/; default the newest. If its "
         "text was moved, name it as TEXT.",
     ),
-    overwrite: bool = flag("--overwrite", "Replace the run or sweep in DIR."),
+    overwrite: bool = flag("--overwrite", "Replace the run in DIR."),
     dry_run: bool = flag(
         "--dry-run",
         "Do not train: print parameters, memory and time.",
@@ -131,6 +131,11 @@ def train(
             f"--resume, or resume one of its runs by name",
         ),
         (
+            overwrite and is_sweep,
+            "--overwrite does not replace a sweep; delete it by gpt runs --delete NAME, or choose "
+            "another --run-dir",
+        ),
+        (
             dry_run and is_sweep,
             "--dry-run does not work with a sweep; give one value of each setting and no --seeds",
         ),
@@ -149,16 +154,15 @@ def train(
 
         print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
-    folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
     if swept:
         work = partial(api.resume_sweep, swept)
     elif is_sweep:
-        work = partial(api.sweep, **new, **folder, seeds=seeds)
+        work = partial(api.sweep, **new, run_dir=run_dir, seeds=seeds)
     elif resume is not None:
         work = partial(api.resume, resume or None, **asked, clock=clock)
     else:
-        work = partial(api.train, **new, **folder, clock=clock)
+        work = partial(api.train, **new, run_dir=run_dir, overwrite=overwrite, clock=clock)
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:

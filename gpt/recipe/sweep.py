@@ -22,8 +22,8 @@ from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
 from gpt.recipe.sweep_spec import SweepSpec, Trial, check_same, read_spec, write_spec
-from gpt.runs.find import is_run, is_sweep
-from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
+from gpt.runs.find import is_sweep
+from gpt.runs.folder import check_free, make_folder
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
@@ -80,7 +80,6 @@ def run_sweep(
     *,
     choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
-    overwrite: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     on_event: OnEvent = lambda event: None,
 ) -> Sweep:
@@ -91,23 +90,15 @@ def run_sweep(
         asked: the trials, as the caller gives them; None for the trials of the sweep in `folder`.
         choose: returns a config with its unset settings chosen for the text and the time.
         load: reads the text of a config.
-        overwrite: whether to replace the sweep in `folder`.
         should_stop: see `gpt.api.sweep`, which also lists the exceptions.
         on_event: see `gpt.api.sweep`.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
     shown, new = from_here(folder), None
-    if asked is not None and (overwrite or not is_sweep(folder)):
-        if is_run(folder):
-            raise UsageError(f"{shown} is the folder of a run; choose another --run-dir")
-        if not is_sweep(folder):
-            check_free(shown, overwrite=overwrite)
-        for trial in asked:
-            check_keeps(shown, trial.asked)
+    if asked is not None and not is_sweep(folder):
+        check_free(shown, overwrite=False)
         new = specify(asked, choose, load, should_stop)
-        if overwrite and is_sweep(folder):  # after all checks
-            delete_sweep(folder)
         make_folder(folder)
     with locked(folder):
         if new is not None and not is_sweep(folder):  # unless another process has just written one
@@ -184,7 +175,7 @@ def train_trials(
             if corpus.sha256 != trial.text_sha256:
                 raise UsageError(
                     f"{corpus.name} has changed since {from_here(folder)} began; restore the "
-                    f"old text, or start a new sweep by --overwrite or another --run-dir"
+                    f"old text, or start a new sweep with another --run-dir"
                 )
             _train(trial, corpus, run, should_stop, on_event)
             result = _scored(result, run, corpus, trial.config.device)

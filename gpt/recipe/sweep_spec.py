@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, fi
 from gpt.config.removed import cannot_resume, upgraded
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
-from gpt.errors import UsageError, listed
+from gpt.errors import UsageError
 from gpt.files import read_bounded, write_atomically
 from gpt.runs.find import MAX_SWEEP_BYTES, SWEEP
 
@@ -64,7 +64,7 @@ def read_spec(folder: Path) -> SweepSpec:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
             f"{path}: expected the specification of a sweep, but the file is not valid ({reason}); "
-            f"replace the sweep by --overwrite, or choose another --run-dir"
+            f"restore the file, or choose another --run-dir"
         ) from None
 
 
@@ -82,19 +82,10 @@ def check_different(trials: Sequence[Trial]) -> None:
 
 
 def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
-    """Raise UsageError with the first difference if `asked` are not the trials of `spec`."""
+    """Raise UsageError if `asked` are not the trials of `spec`."""
     before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
-    if before == now:
-        return
-    if before.keys() != now.keys():
-        problem = f"its runs are {listed([*before], 3)}, here they are {listed([*now], 3)}"
-    else:
-        name = next(name for name in now if before[name] != now[name])
-        old, new = before[name], now[name]
-        key = next(key for key in old | new if str(old.get(key)) != str(new.get(key)))
-        was, is_now = (each.get(key, "left open") for each in (old, new))
-        problem = f"its {key} is {was}, here it is {is_now}"
-    raise UsageError(
-        f"{folder} is another sweep: {problem}; resume that one by --resume {folder}, replace it "
-        f"by --overwrite, or choose another --run-dir"
-    )
+    if before != now:
+        raise UsageError(
+            f"{folder} is another sweep: its runs have other names or settings; resume that one by "
+            f"--resume {folder}, or choose another --run-dir"
+        )

@@ -60,6 +60,11 @@ def check_free(run: Path, *, overwrite: bool) -> None:
             advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
             raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
         check_ours(run)
+        if is_sweep(run):
+            raise UsageError(
+                f"{run} is a sweep, which --overwrite does not replace; delete it by gpt runs "
+                f"--delete {shlex.quote(str(run))}, or choose another --run-dir"
+            )
         if is_running(run):
             raise in_use(run)
     check_can_be_made(run)
@@ -94,25 +99,22 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(folder: Path) -> None:
-    """Delete the files of a run or sweep, and its folder if it is then empty."""
-    if is_sweep(folder):
-        delete_sweep(folder)
-    else:
+    """Delete the files of a run or of all runs of a sweep, and its folder if it is then empty.
+
+    Raise UsageError if another process is writing a run.
+    """
+    if not is_sweep(folder):
         _delete(folder)
-
-
-def delete_sweep(sweep: Path) -> None:
-    """Delete all runs of a sweep; raise UsageError if another process is writing one of them."""
-    check_ours(sweep)
-    with locked(sweep):
-        runs = [*filter(is_ours, sorted(sweep.iterdir()))]
+        return
+    with locked(folder):
+        runs = [*filter(is_ours, sorted(folder.iterdir()))]
         if used := next(filter(is_running, runs), None):
             raise in_use(used)
         for run in runs:
             _delete(run)
-        (sweep / STORED_INPUT).unlink(missing_ok=True)
-        (sweep / SWEEP).unlink()
-    _remove_if_empty(sweep)
+        (folder / STORED_INPUT).unlink(missing_ok=True)
+        (folder / SWEEP).unlink()
+    _remove_if_empty(folder)
 
 
 def _delete(run: Path) -> None:
