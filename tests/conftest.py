@@ -90,12 +90,12 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., No
     """
     from gpt.training.callbacks.tensorboard import TensorBoard
 
-    draw = TensorBoard.draw_attention
+    draw = TensorBoard.on_end
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("os.fsync", lambda descriptor: None)
         patch.setattr("gpt.status.DELAY_S", float(HANGS_S))
-        patch.setattr(TensorBoard, "draw_attention", lambda *arguments: None)
+        patch.setattr(TensorBoard, "on_end", lambda *arguments: None)
         yield draw
 
 
@@ -105,7 +105,7 @@ def pictures(
 ) -> None:
     """Draw the attention of runs in tests that are marked so. It takes longer than the runs."""
     if "pictures" in request.keywords:
-        drawing = "gpt.training.callbacks.tensorboard.TensorBoard.draw_attention"
+        drawing = "gpt.training.callbacks.tensorboard.TensorBoard.on_end"
         monkeypatch.setattr(drawing, quick)
 
 

@@ -337,7 +337,8 @@ def test_what_does_not_compare_is_refused(folder, gpt, arguments, message):
 
 def test_damaged_or_infinite_losses_and_step_0_are_no_final_loss(tmp_path):
     """Bugs: an infinite loss ended in OverflowError, other bytes in UnicodeDecodeError."""
-    lines = [b'{"step": 0, "elapsed_s": 0, "val_loss": 3.5}', b"\xff\xfe"]
+    lines = [b'{"step": 0, "elapsed_s": 0, "val_loss": 3.5}', b"\xff\xfe", b"null"]
+    lines.append(b'{"step": 1e999, "elapsed_s": 0, "val_loss": 3.5}')
     lines.append(b'{"step": 7, "elapsed_s": 1, "val_loss_part": Infinity}')
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
     curve = read_curve(tmp_path, 1)

@@ -14,11 +14,9 @@ from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gpt.config.schema import values
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 from gpt.text.display import visible
@@ -42,7 +40,7 @@ WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
 
 class TensorBoard(Callback):
-    """Writes an event file at each start or resume, and one for the HPARAMS page at the end."""
+    """Writes an event file at each start or resume."""
 
     def __init__(self, context: RunContext, next_step: int | None) -> None:
         """Open a new event file.
@@ -53,15 +51,13 @@ class TensorBoard(Callback):
         self.context = context
         self.events = EventFile(context.folder)
         if next_step is not None:
-            for path in context.folder.glob("events.out.tfevents.*.hparams"):
-                path.unlink()
             self.events.add(next_step, session_log=SessionLog(status=SessionLog.START))
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
         If evaluations score only a part of the val split, omit the final loss on the whole split:
-        it would not fit the curve. The HPARAMS page shows this loss.
+        it would not fit the curve.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of an untrained model would flatten the curves
@@ -84,20 +80,8 @@ class TensorBoard(Callback):
         self.events.add(step, summary=text_pb("sample", block))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
-        """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
-        self.draw_attention(outcome.step, model)
-        row = {
-            key: value if isinstance(value, bool | int | float) else str(value or "null")
-            for key, value in values(self.context.config).items()
-        }
-        for score in ("val_loss", "best_val_loss", "bits_per_byte"):
-            row[f"final/{score}"] = getattr(outcome, score)
-        page = hparams_pb(row, trial_id=self.context.folder.name)
-        EventFile(self.context.folder, ".hparams").add(outcome.step, summary=page)
-
-    def draw_attention(self, step: int, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
-        config, corpus = self.context.config, self.context.corpus
+        config, corpus, step = self.context.config, self.context.corpus, outcome.step
         if (draw := self.context.extras.draw_attention) is None:
             return
         title = f"attention weights at step {step}, on the first characters of val"
@@ -115,8 +99,8 @@ class TensorBoard(Callback):
 class EventFile:
     """A new event file. Its name contains the time, because TensorBoard sorts files by name."""
 
-    def __init__(self, folder: Path, suffix: str = "") -> None:
-        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
+    def __init__(self, folder: Path) -> None:
+        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
         self.records = RecordWriter(AppendOnlyFile(folder / name))
         self.add(0, file_version="brain.Event:2")
 
