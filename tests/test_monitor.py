@@ -60,7 +60,7 @@ def points(run: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def evaluation(sample: str) -> Evaluation:
-    return Evaluation({}, False, "", sample)
+    return Evaluation({}, False, sample)
 
 
 def context(run: Path) -> RunContext:

@@ -17,11 +17,8 @@ from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.training.advice import advise
-from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
-
-OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
@@ -133,25 +130,19 @@ class Evaluator:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         return losses
 
-    def describe(self, step: int, losses: dict[str, float], with_sample: bool) -> Evaluation:
-        """Return the `losses` of `step`, a sample, and a warning if the model overfits."""
-        config, sample, warning = self.context.config, None, ""
-        best, now, then = self.progress.best_loss, self.progress.loss, self.progress.best_step
-        if self.progress.since_best == OVERFIT_EVALUATIONS and now > best:
-            warning = (
-                f"val loss has risen since step {then} ({best:.4f} then, {now:.4f} now): the model "
-                f"overfits; the checkpoint of step {then} remains the best"
-            )
-        if with_sample and (length := config.train.sample_length):
-            sample = generate_text(
-                self.model,
-                self.context.corpus.vocabulary,
-                length=length,
-                rules=config.sample,
-                seed=config.seed,
-                step=step,
-            )
-        return Evaluation(losses, self.is_best, warning, sample)
+    def sample(self, step: int) -> str | None:
+        """Return a text that the model writes after `step` steps; None if its length is 0."""
+        config = self.context.config
+        if not config.train.sample_length:
+            return None
+        return generate_text(
+            self.model,
+            self.context.corpus.vocabulary,
+            length=config.train.sample_length,
+            rules=config.sample,
+            seed=config.seed,
+            step=step,
+        )
 
     def passes(self, step: int) -> float:
         """Return how often `step` steps have read the train split."""

@@ -7,7 +7,7 @@ from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
 from gpt.training.callbacks.bar import ProgressBar
-from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
+from gpt.training.callbacks.callback import Callback, Evaluation, EventFunction, OnEvent
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
@@ -151,7 +151,8 @@ class Trainer:
             return
         self.metrics |= losses
         if self.callbacks:
-            evaluation = self.evaluator.describe(self.step, losses, is_milestone)
+            sample = self.evaluator.sample(self.step) if is_milestone else None
+            evaluation = Evaluation(losses, self.evaluator.is_best, sample)
             for callback in self.callbacks:
                 callback.on_evaluation(self.step, evaluation)
 

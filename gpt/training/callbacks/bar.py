@@ -71,9 +71,7 @@ class ProgressBar(Callback):
             log.info("step %d: %s", step, ", ".join(losses))
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Log the evaluation's warning, if any, and the first lines of its sample."""
-        if evaluation.warning:
-            log.warning("%s", evaluation.warning)
+        """Log the first lines of the sample, if there is one."""
         if evaluation.sample is None:
             return
         width = min(shutil.get_terminal_size().columns, MAX_SAMPLE_COLUMNS)
