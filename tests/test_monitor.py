@@ -11,6 +11,7 @@ import shutil
 import struct
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -73,6 +74,7 @@ def context(run: Path) -> RunContext:
         SINGLE,
         lambda: False,
         torch.device("cpu"),
+        time.perf_counter,
     )
 
 

@@ -1,7 +1,6 @@
 """Estimate the parameters, memory and time of a run from the time of a few steps."""
 
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,8 @@ from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_run_step
+from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
-from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import MILESTONE, Seconds, Stopwatch
 from gpt.training.time_budget import TimeBudget
@@ -49,22 +47,15 @@ class Estimate:
 def estimate_run(
     config: Config,
     corpus: Corpus,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float],
     probed: Seconds | None = None,
 ) -> tuple[Config, Estimate]:
     """Estimate a run from a few steps and an evaluation of a temporary model.
 
-    Args:
-        config: the settings of the run.
-        corpus: the text.
-        clock: returns the seconds since the command began; by default, since this call.
-        probed: seconds of a step and of scoring a character, if they were measured before.
-
-    Returns:
-        The config and the estimate. With `train.minutes`, the config has as many steps as fit.
+    Return the config and the estimate. With `train.minutes`, the config has as many steps as fit.
+    `clock` returns the seconds since the command began. `probed` contains earlier measurements of
+    the same model.
     """
-    began = time.perf_counter()
-    clock = clock or (lambda: time.perf_counter() - began)
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
     with (
         computing_with(config.threads, deterministic=config.deterministic),
@@ -73,8 +64,7 @@ def estimate_run(
         device = select_device(config.device)
         check_training_memory(config, V, device)
         model = make_model(config.model, V, config.seed).to(device)
-        context = RunContext(config, corpus, Path(), SINGLE, lambda: False, device, clock)
-        update = build_run_step(context, model)
+        update = build_step(config, model, device, SINGLE, corpus.train)
         start_s = clock()
         stopwatch = Stopwatch(clock, probed)
         if not probed:

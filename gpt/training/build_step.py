@@ -14,7 +14,6 @@ from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids
 from gpt.training.cpu_workers import supports_threads, threads_each
-from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult, TrainStep, compile_mode, join_tensors, split_tensors
 
@@ -125,9 +124,3 @@ def build_step(
             members.append(TrainStep(own, member, device, ranks, ids))
     side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
-
-
-def build_run_step(context: RunContext, model: LanguageModel) -> Update:
-    """Return the TrainStep or EnsembleStep that trains `model` in the run of `context`."""
-    config, device, ranks = context.config, context.device, context.ranks
-    return build_step(config, model, device, ranks, context.corpus.train)

@@ -1,6 +1,5 @@
 """`RunContext`, which all parts of training use, and `Outcome`, the result of a run."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ class RunContext:
     ranks: Ranks
     should_stop: Callable[[], bool]  # any thread may call it
     device: torch.device
-    clock: Callable[[], float] = time.perf_counter  # seconds, since the command began
+    clock: Callable[[], float]  # seconds since the command began
     extras: Extras = Extras()
 
     @property

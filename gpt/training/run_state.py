@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
-from gpt.training.build_step import Update, build_run_step
+from gpt.training.build_step import Update, build_step
 from gpt.training.evaluator import Progress
 from gpt.training.init_from import initial_model
 from gpt.training.run_context import RunContext
@@ -35,13 +35,14 @@ class RunState:
     budget: TimeBudget
     progress: Progress
     saved_config: Config | None = None  # the settings in the checkpoint; None for a new run
+    provenance: dict[str, str | int] = field(default_factory=dict)  # see `initial_model`
 
 
-def new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run, and the provenance of its weights (see `initial_model`)."""
+def new_state(context: RunContext, stopwatch: Stopwatch) -> RunState:
+    """Return the state of a new run, with a plan of its steps if `train.minutes` is set."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
-    model, source = initial_model(config, corpus.vocabulary, context.device)
-    update = build_run_step(context, model)
+    model, provenance = initial_model(config, corpus.vocabulary, context.device)
+    update = build_step(config, model, context.device, ranks, corpus.train)
     if config.train.minutes is not None and not stopwatch.probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
@@ -54,7 +55,7 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> tuple[RunState, dict
         message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
         last_s = budget.score_s(budget.val_characters)
         log.info(message, counted(schedule.steps, "step"), minutes, last_s)
-    return RunState(config, 0, update, schedule, budget, Progress()), source
+    return RunState(config, 0, update, schedule, budget, Progress(), provenance=provenance)
 
 
 def resumed_state(context: RunContext, *, extend: bool) -> RunState:
@@ -76,7 +77,10 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     if not extend:
         _check_not_finished(context, data.step, progress)
     with _refusing_other_state(context, data.step):
-        update = build_run_step(context, load_model(data, context.device))
+        model = load_model(data, context.device)
+        update = build_step(
+            context.config, model, context.device, context.ranks, context.corpus.train
+        )
         update.load_state_dict(state)
     _warn_if_rounding_differs(update, before)
     config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)

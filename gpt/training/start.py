@@ -70,24 +70,14 @@ def train(
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
 
-    Args:
-        config: the settings of the run.
-        corpus: the text to train on.
-        run: the folder of the run.
-        mode: how to use the folder; see `Mode`.
-        should_stop: returns whether to stop; also called by the threads of an evaluation.
-        on_event: receives a dict for each event, on rank 0.
-        stopwatch: its clock returns the seconds since the command began, by default since this
-            call. It can contain measurements of a step of the model.
-        ranks: the processes that train the model together.
-        extras: what other parts of the package add to the run.
+    The threads of an evaluation call `should_stop`, too. The clock of `stopwatch` returns the
+    seconds since the command began, by default since this call.
     """
     called_at = time.perf_counter()
     stopwatch = stopwatch or Stopwatch(lambda: time.perf_counter() - called_at)
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
     is_new = mode not in ("resume", "extend")
-    source: dict[str, str | int] = {}  # provenance of a new run's weights
     with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
@@ -95,7 +85,7 @@ def train(
                 config, corpus, run.absolute(), ranks, should_stop, device, stopwatch.clock, extras
             )
             if is_new:
-                state, source = new_state(context, stopwatch)
+                state = new_state(context, stopwatch)
                 # last, because the calls above can fail
                 folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)
@@ -106,7 +96,7 @@ def train(
                 with phase("loading the checkpoint"):
                     state = resumed_state(context, extend=mode == "extend")
             context = replace(context, config=state.config)
-            ranks.broadcast(_record_start, context, state, source)
+            ranks.broadcast(_record_start, context, state)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(str(context.folder))  # for workers that torchrun restarts
             trainer = Trainer(context, state, on_event)
@@ -126,7 +116,7 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
     return folder
 
 
-def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
+def _record_start(context: RunContext, state: RunState) -> None:
     config = state.schedule.stored(context.config)
     store_standard_input(context.corpus.standard_input, context.folder)
     computed: dict[str, str | int] = {
@@ -134,7 +124,7 @@ def _record_start(context: RunContext, state: RunState, source: dict[str, str | 
         "precision": str(state.update.precision).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "ranks": context.ranks.size,
-        **source,
+        **state.provenance,
     }
     note_start(context.folder, config, context.corpus.sha256, state.step, computed)
     write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
