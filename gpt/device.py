@@ -109,9 +109,8 @@ def default_threads() -> int:
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
     """Set the number of CPU threads, and use torch's `default_modes`, in a `with` block.
 
-    Args:
-        threads: the number of CPU threads, or `auto` for `default_threads`.
-        deterministic: whether to compute only with deterministic kernels.
+    `threads` is a number, or `auto` for `default_threads`. With `deterministic`, compute only with
+    deterministic kernels.
     """
     before = torch.get_num_threads()
     set_threads_here(threads if isinstance(threads, int) else default_threads())

@@ -12,7 +12,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.distributed.ranks import Ranks
 from gpt.errors import ConfigError, Interrupted
-from gpt.recipe.choose import choose_config
+from gpt.recipe.choose import choose_config, reads_better_as_bytes
 from gpt.recipe.repetition import context_of, repeated_part, repeats_much
 from gpt.recipe.table import (
     SIZES,
@@ -24,7 +24,6 @@ from gpt.recipe.table import (
     settings,
     useful_passes,
 )
-from gpt.recipe.unit import reads_better_as_bytes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary

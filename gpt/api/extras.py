@@ -35,8 +35,7 @@ def choose_settings(
     corpus = encode_sources(config, sources, ranks=ranks)
 
     with phase("loading PyTorch"):
-        from gpt.recipe.choose import choose_config
-        from gpt.recipe.unit import reads_better_as_bytes
+        from gpt.recipe.choose import choose_config, reads_better_as_bytes
 
     is_unit_open = "vocabulary" not in config.data.model_fields_set
     if is_unit_open and reads_better_as_bytes(corpus):

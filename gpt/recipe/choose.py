@@ -34,6 +34,8 @@ USUAL_PROBES = 12  # measurements: of long steps, short steps and scoring, for e
 MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative to K single models
 MAX_SPEEDUP = 1.25  # largest speed-up over the measured pace for which more steps are made
 SAMPLE_LENGTH = 100  # characters of a sample during training
+MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
+MAX_BYTES_PER_CHARACTER = 1.1  # a text of many ids with at most as many is read as bytes
 
 
 @dataclass(frozen=True)
@@ -55,45 +57,41 @@ def choose_config(
 ) -> Chosen:
     """Return the config that table.py chooses for a text and a time.
 
-    Args:
-        corpus: the text.
-        base: a config whose explicit settings are kept, except train.steps.
-        minutes: the time for the whole command.
-        clock: returns the seconds since the command began.
-        should_stop: called before each size is measured; if it returns True, raise Interrupted.
-        ranks: the processes that will train together. Each of them measures its share of a batch.
+    Explicit settings of `base` are kept, except train.steps. `minutes` is the time for the whole
+    command, and `clock` returns the seconds since it began. Each of the `ranks` measures its share
+    of a batch. Raise Interrupted if `should_stop` returns True before a size is measured.
     """
     base = load_config(base, [("train.minutes", minutes)])
-    T = _context(corpus, base, SIZES[0])
-    corpus.check_fits(T)
-    with phase("measuring how much the text repeats itself"):
-        may_copy = not {"n_head", "head_size", "key_offset"} & base.model.model_fields_set
-        repeats = may_copy and repeats_much(corpus, T)
-    chooser = _Chooser(corpus, base, clock, should_stop, ranks, repeats)
+    corpus.check_fits(_context(corpus, base, SIZES[0]))
+    chooser = _Chooser(corpus, base, clock, should_stop, ranks)
     with phase("measuring how fast models of several sizes train"):
         return chooser.choose()
 
 
-@dataclass
 class _Chooser:
-    """Measures sizes and chooses one; for other fields see `choose_config`."""
+    """Measures sizes and chooses one; for the arguments see `choose_config`."""
 
-    corpus: Corpus
-    base: Config
-    clock: Callable[[], float]
-    should_stop: Callable[[], bool]
-    ranks: Ranks
-    repeats: bool  # whether the text repeats itself
-
-    def __post_init__(self) -> None:
-        self.device = select_device(self.base.device)
-        given = explicit(self.base)
+    def __init__(
+        self,
+        corpus: Corpus,
+        base: Config,
+        clock: Callable[[], float],
+        should_stop: Callable[[], bool],
+        ranks: Ranks,
+    ) -> None:
+        self.corpus, self.base, self.clock = corpus, base, clock
+        self.should_stop, self.ranks = should_stop, ranks
+        self.device = select_device(base.device)
+        given = explicit(base)
         self.kept = {key: value for key, value in given.items() if key != "train.steps"}
-        self.train_characters = len(self.corpus.train)
-        self.val_characters = len(self.corpus.val) - 1  # those that are scored
-        V = len(self.corpus.vocabulary)
-        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
+        self.train_characters = len(corpus.train)
+        self.val_characters = len(corpus.val) - 1  # those that are scored
+        V = len(corpus.vocabulary)
+        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=ranks)
         self.measured: dict[Size, tuple[Config, Seconds]] = {}  # by `measure_size`
+        with phase("measuring how much the text repeats itself"):
+            may_copy = not {"n_head", "head_size", "key_offset"} & base.model.model_fields_set
+            self.repeats = may_copy and repeats_much(corpus, _context(corpus, base, SIZES[0]))
 
     def choose(self) -> Chosen:
         """Measure sizes until one is too slow, and return the config for the size before it."""
@@ -187,6 +185,16 @@ class _Chooser:
         step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
         steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}
         return steps | {CHARACTER: K * one[CHARACTER]}
+
+
+def reads_better_as_bytes(corpus: Corpus) -> bool:
+    """Return whether a model of bytes predicts a text better than a model of its characters.
+
+    Bytes are better for a text of many distinct characters if nearly all characters have one byte.
+    A model of 256 ids is then smaller and faster.
+    """
+    bytes_per_character = corpus.val_bytes / corpus.val_characters
+    return len(corpus.vocabulary) >= MANY_IDS and bytes_per_character <= MAX_BYTES_PER_CHARACTER
 
 
 def _shortest_run(size: Size) -> Choice:

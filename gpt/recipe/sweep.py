@@ -85,13 +85,8 @@ def run_sweep(
 ) -> Sweep:
     """Specify a new sweep, or read the one in `folder`; train and summarise it.
 
-    Args:
-        folder: the folder of the sweep.
-        asked: the trials, as the caller gives them; None for the trials of the sweep in `folder`.
-        choose: returns a config with its unset settings chosen for the text and the time.
-        load: reads the text of a config.
-        should_stop: see `gpt.api.sweep`, which also lists the exceptions.
-        on_event: see `gpt.api.sweep`.
+    If `asked` is None, resume the sweep in `folder`. `choose` returns a config with its unset
+    settings chosen for the text and the time. `gpt.api.sweep` lists the exceptions.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder

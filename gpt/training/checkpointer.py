@@ -42,11 +42,6 @@ class Checkpointer:
     def save(self, step: int, progress: Progress, finished: bool) -> None:
         """Write a checkpoint after `step` steps. Every rank must call this method.
 
-        Args:
-            step: the number of steps done.
-            progress: losses and counters to store.
-            finished: whether training has ended.
-
         Raises:
             Diverged: a weight is NaN or infinite.
             TrainingError: the files cannot be written, for example because the disk is full.

@@ -27,14 +27,10 @@ def read_results(
     progress: Progress,
     on_skip: Callable[[int, str], None],
 ) -> dict[str, float]:
-    """Wait for the results of the last steps, and count skipped steps.
+    """Wait for the results `unread` of the last steps, oldest first, and count skipped steps.
 
-    Args:
-        update: the TrainStep or EnsembleStep that computed the steps.
-        unread: the results of the newest steps, oldest first.
-        step: number of steps done, including those in `unread`.
-        progress: counts the skipped steps in a row.
-        on_skip: called with the number of each skipped step, and the reason.
+    `step` is the number of steps done, including those in `unread`. `on_skip` is called with the
+    number of each skipped step, and the reason.
 
     Returns:
         `train_loss` and `grad_norm` of the newest step (means over an ensemble), if finite.

@@ -90,12 +90,7 @@ class Evaluator:
         self.earlier_loss = math.inf  # loss of the evaluation before the newest
 
     def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
-        """Compute the val loss after `step` steps.
-
-        Args:
-            step: the number of steps done.
-            is_milestone: whether the checkpoint of this step can be the best.
-            is_last: whether training ends.
+        """Compute the val loss after `step` steps; at a milestone, these can become the best.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`

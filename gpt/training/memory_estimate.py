@@ -37,7 +37,7 @@ def check_training_memory(
 ) -> None:
     """Raise OutOfMemory if training would take more memory than is free.
 
-    For the arguments see `training_bytes`. The ranks on this machine share its memory.
+    The ranks on this machine share its memory.
     """
     parts = training_bytes(config, vocabulary_size, device, ranks)
     if device.type == "cuda":
@@ -55,11 +55,7 @@ def training_bytes(
 ) -> dict[str, float]:
     """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
 
-    Args:
-        config: the settings of the run.
-        vocabulary_size: the number of ids, V.
-        device: the device to train on.
-        ranks: the processes that train together.
+    `vocabulary_size` is the number of ids, V.
     """
     model, train, on_cpu = config.model, config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size

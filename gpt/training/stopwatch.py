@@ -25,10 +25,7 @@ class Stopwatch:
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
     character of val), and MILESTONE (the sample and the checkpoint of a milestone, see Schedule).
-
-    Args:
-        clock: returns seconds.
-        probed: seconds of steps and of a character, measured before training.
+    `probed` contains the seconds of steps and of a character that were measured before training.
     """
 
     def __init__(self, clock: Callable[[], float], probed: Seconds | None = None) -> None:
@@ -82,13 +79,8 @@ class Stopwatch:
     ) -> None:
         """Measure the seconds of a step, and of scoring a character. All ranks must call this.
 
-        Args:
-            step: computes a step, given its number, as `update.probe` does.
-            update: the TrainStep or EnsembleStep whose model scores the characters.
-            config: the settings of the run.
-            val: the ids of the val split.
-            ranks: the processes that train together.
-            seconds: how long to measure each kind of work.
+        `step` computes a step, given its number, as `update.probe` does. The model of `update`
+        scores characters of `val`. Measure each kind of work for about `seconds`.
         """
         schedule = Schedule(config)
         for number in schedule.steps_of_each_shape():
