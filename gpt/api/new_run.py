@@ -12,7 +12,6 @@ from gpt.api.resolve import (
     Settings,
     TextPath,
     as_changes,
-    never,
     read_text,
     resolve,
     summary_of,
@@ -111,7 +110,7 @@ class NewRun:
         self,
         config: "Config",
         clock: Callable[[], float],
-        should_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks = SINGLE,
     ) -> Prepared:
         """Read the text, and adapt the config to it.
@@ -119,12 +118,6 @@ class NewRun:
         1. If `needs_choice`, choose the unset settings for the text and the time.
         2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
         3. Otherwise, leave the config as it is.
-
-        Args:
-            config: the resolved config.
-            clock: as for `gpt.train`.
-            should_stop: as for `gpt.train`.
-            ranks: the processes that train one model.
         """
         if self.needs_choice(config):
             if (extras := find_extras()) is None:

@@ -34,14 +34,8 @@ def resolve(
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
     If `settings` contain `train.steps` but not `train.plans`, the other settings of the run's
-    length are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`.
-
-    Args:
-        config: as for `gpt.train`.
-        text: as for `gpt.train`.
-        settings: as for `gpt.train`.
-        minutes: as for `gpt.train`.
-        inherit: as for `load_config`.
+    length are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`. For
+    `inherit` see `load_config`.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
@@ -95,11 +89,6 @@ def as_changes(settings: Settings) -> "list[Override]":
     return [*settings]
 
 
-def never() -> bool:
-    """Return False. This is the default of arguments named `should_stop`."""
-    return False
-
-
 def since_now() -> Callable[[], float]:
     """Return a function that returns the seconds since `since_now` was called."""
     began = time.perf_counter()
@@ -114,11 +103,8 @@ def read_text(
 ) -> "Corpus":
     """Read the text of `config`, and return it as ids, split into train and val.
 
-    Args:
-        config: the resolved config.
-        vocabulary: the vocabulary of an existing run; None for a new run.
-        folder: the folder of a run or sweep, which may contain a copy of standard input.
-        ranks: the processes that train together.
+    `vocabulary` is that of an existing run, and None for a new run. `folder` is the folder of a
+    run or sweep, which may contain a copy of standard input.
 
     Raises:
         TextError, ConfigError: the text cannot be read, or is too short for a window.
@@ -141,17 +127,9 @@ def run_text(model: "Model") -> "Corpus":
 
 
 def open_sources(
-    data: "DataConfig",
-    folder: Path | None = None,
-    ranks: Ranks = SINGLE,
+    data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Open the text and, if `data.val_source` is set, the separate val text.
-
-    Args:
-        data: the settings for reading the text.
-        folder: the folder of a run or sweep, which may contain a copy of standard input.
-        ranks: the processes that train together.
-    """
+    """Open the text and, if `data.val_source` is set, the separate val text; see `read_text`."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -176,14 +154,7 @@ def encode_sources(
     vocabulary: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Encode `sources` as ids, or read these ids from the cache.
-
-    Args:
-        config: the resolved config.
-        sources: the text, and the separate val text if there is one.
-        vocabulary: as for `read_text`.
-        ranks: as for `read_text`.
-    """
+    """Encode the results of `open_sources` as ids, or read these ids from the cache."""
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from
