@@ -307,14 +307,19 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(c
 
 
 def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(gpt, config_file):
-    """The advice was --resume, which then failed."""
+    """Bug: the advice was --resume, which then failed.
+
+    Bug: with --overwrite, the message did not say that the old run was restored.
+    """
     command = ("train", "--config", config_file, "--run-dir", "r")
-    with full_disk(20_000):
-        code, _, err = gpt(*command)
-    assert code == 1
-    assert "cannot save step 0 in r (File too large); it has no checkpoint yet" in err
-    assert " ".join(err.split()).endswith("start it again with --overwrite --run-dir r")
-    assert gpt(*command, "--overwrite")[0] == 0
+    for options, kept in (((), "it has no checkpoint yet"), (("--overwrite",), "the old run is")):
+        with full_disk(20_000):
+            code, _, err = gpt(*command, *options)
+        assert code == 1
+        assert f"cannot save step 0 in r (File too large); {kept}" in err
+        assert " ".join(err.split()).endswith("start it again with --overwrite --run-dir r")
+        assert gpt(*command, "--overwrite")[0] == 0
+    assert read_checkpoint(Path("r"), "last").step == 11
 
 
 @contextmanager

@@ -41,7 +41,9 @@ def train(
 
     In the main thread, Ctrl-C or a notebook's stop button ends training after the current step,
     saves it, and raises KeyboardInterrupt with a message that says how to resume. A second Ctrl-C
-    ends it at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP.
+    ends it at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP. In
+    another thread, such as that of `asyncio.to_thread`, it does not notice Ctrl-C, so pass a
+    `should_stop` that does.
 
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:

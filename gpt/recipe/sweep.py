@@ -84,8 +84,8 @@ def run_sweep(
 ) -> Sweep:
     """Specify a new sweep, or read the one in `folder`; train and summarise it.
 
-    `choose` returns a config with its unset
-    settings chosen for the text and the time. `gpt.api.sweep` lists the exceptions.
+    `choose` returns a config with its unset settings chosen for the text and the time.
+    `gpt.api.sweep` lists the exceptions.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder

@@ -12,7 +12,7 @@ from gpt.errors import TrainingError, Unreadable, command
 from gpt.evaluation.loss import val_units
 from gpt.files import write_atomically
 from gpt.runs.format import CheckpointData, TrainingState
-from gpt.runs.lock import finish_overwrite
+from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.training.build_step import Update
@@ -73,7 +73,9 @@ class Checkpointer:
             write_checkpoint(context.folder, data, self._state(progress), keep=keep)
         except (OSError, Unreadable) as error:
             options = f"--overwrite --run-dir {shlex.quote(context.name)}"
-            advice = f"it has no checkpoint yet. Make room and start it again with {options}"
+            is_replacing = (context.folder / REPLACED_FOLDER).exists()
+            kept = "the old run is restored" if is_replacing else "it has no checkpoint yet"
+            advice = f"{kept}. Make room and start it again with {options}"
             if self.saved_at_step is not None:
                 resume = command("train", "--resume", context.name)
                 advice = f"its checkpoints are unchanged. Make room and resume with: {resume}"
