@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
@@ -184,21 +183,11 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Return the float32 tensors of a file by name; check their shapes if `shapes` is given."""
-    tensors = _any_tensors(path, sha256, max_bytes)
-    is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
-    found = {key: tensor.shape for key, tensor in tensors.items()}
-    if not is_usable or (shapes is not None and found != shapes):
-        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
-    return tensors
-
-
-def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
-    """Return all tensors of a safetensors file by name.
+    """Return the float32 tensors of a file by name; check their shapes if `shapes` is given.
 
     Raises:
-        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or it has types
-            that numpy lacks.
+        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or it has other
+            tensors.
         OutOfMemory: the file is larger than the free memory.
     """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
@@ -208,9 +197,14 @@ def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str
     check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
         try:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         except (TypeError, AttributeError) as error:  # numpy has no such type
             raise ValueError(f"{path.name}: expected tensors of numpy's types ({error})") from None
+    is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
+    found = {key: tensor.shape for key, tensor in tensors.items()}
+    if not is_usable or (shapes is not None and found != shapes):
+        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
+    return tensors
 
 
 def _check_hash(name: str, found: str, sha256: dict[str, str]) -> None:

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from textwrap import TextWrapper
 from typing import Any
 
@@ -43,15 +42,22 @@ class TensorBoard(Callback):
     """Writes an event file at each start or resume."""
 
     def __init__(self, context: RunContext, next_step: int | None) -> None:
-        """Open a new event file.
+        """Open a new event file. Its name contains the time: TensorBoard sorts files by name.
 
         `next_step` is None for a new run. After a resume or a rollback, it is the step of the first
         new event. TensorBoard then ignores older event files from this step on.
         """
         self.context = context
-        self.events = EventFile(context.folder)
+        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
+        self.events = RecordWriter(AppendOnlyFile(context.folder / name))
+        self.write(0, file_version="brain.Event:2")
         if next_step is not None:
-            self.events.add(next_step, session_log=SessionLog(status=SessionLog.START))
+            self.write(next_step, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, step: int, **content: Any) -> None:
+        """Write an event of `step`. `content` sets a field of `Event`, such as `summary`."""
+        event = Event(step=step, wall_time=time.time(), **content)
+        self.events.write(event.SerializeToString())
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
@@ -68,7 +74,7 @@ class TensorBoard(Callback):
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
             points.append(Summary.Value(tag=tag, simple_value=value))
-        self.events.add(step, summary=Summary(value=points))
+        self.write(step, summary=Summary(value=points))
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Write the sample, if any. TensorBoard shows indented text without interpreting it."""
@@ -77,7 +83,7 @@ class TensorBoard(Callback):
         wrap = TextWrapper(MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False).wrap
         lines = [wrap(line) or [""] for line in visible(evaluation.sample).split("\n")]
         block = "\n".join(f"    {part}" for parts in lines for part in parts)
-        self.events.add(step, summary=text_pb("sample", block))
+        self.write(step, summary=text_pb("sample", block))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
@@ -93,18 +99,4 @@ class TensorBoard(Callback):
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
-        self.events.add(step, summary=Summary(value=[value]))
-
-
-class EventFile:
-    """A new event file. Its name contains the time, because TensorBoard sorts files by name."""
-
-    def __init__(self, folder: Path) -> None:
-        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
-        self.records = RecordWriter(AppendOnlyFile(folder / name))
-        self.add(0, file_version="brain.Event:2")
-
-    def add(self, step: int, **content: Any) -> None:
-        """Write an event of `step`. `content` sets a field of `Event`, such as `summary`."""
-        event = Event(step=step, wall_time=time.time(), **content)
-        self.records.write(event.SerializeToString())
+        self.write(step, summary=Summary(value=[value]))
