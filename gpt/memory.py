@@ -23,16 +23,9 @@ MEMORY_FILES = (
 def check_memory(
     work: str, parts: Mapping[str, float], advice: str, free: int | None = None
 ) -> None:
-    """Raise an error if a computation needs more memory than is free.
+    """Raise OutOfMemory if the sum of `parts` (bytes) is larger than `free`, or `free_bytes()`.
 
-    Args:
-        work: the name of the computation in the message, such as "training".
-        parts: bytes that each part of the computation needs. Parts above 5 % of the sum are listed.
-        advice: the end of the message, which says how to use less memory.
-        free: free bytes; by default `free_bytes()`.
-
-    Raises:
-        OutOfMemory: the sum of `parts` is larger than `free`.
+    The message names the computation `work` and its parts above 5 %, and ends with `advice`.
     """
     needed = sum(parts.values())
     if needed <= ALWAYS_FREE and free is None:

@@ -23,7 +23,7 @@ from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
 from gpt.recipe.sweep_spec import SweepSpec, Trial, check_same, read_spec, write_spec
 from gpt.runs.find import is_sweep
-from gpt.runs.folder import check_free, make_folder
+from gpt.runs.folder import check_free
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
@@ -93,7 +93,7 @@ def run_sweep(
     if not is_sweep(folder):
         check_free(shown, overwrite=False)
         new = specify(asked, choose, load, should_stop)
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if new is not None and not is_sweep(folder):  # unless another process has just written one
             write_spec(folder, new)

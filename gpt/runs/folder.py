@@ -17,19 +17,14 @@ from gpt.text.standard_input import STORED_INPUT
 
 def make_numbered(run: Path) -> Path:
     """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path."""
-    make_folder(run.parent)
+    check_can_be_made(run.parent)
+    run.parent.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         made = run if number == 1 else run.with_name(f"{run.name}-{number}")
         with suppress(FileExistsError):
             made.mkdir()
             return made
     raise AssertionError("count() has no end")
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents; raise GPTError if that is not possible."""
-    check_can_be_made(path)
-    path.mkdir(parents=True, exist_ok=True)
 
 
 def check_can_be_made(path: Path) -> None:

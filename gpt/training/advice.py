@@ -16,12 +16,8 @@ def advise(
     2. The val loss was still falling. More time helps.
     3. Otherwise, neither helps much.
 
-    Args:
-        train_loss: the train loss of the last step.
-        loss: the newest val loss.
-        best_loss: the lowest val loss.
-        earlier_loss: the val loss of the evaluation before the newest; infinity if there is none.
-        passes: how often training has read the train split.
+    `loss`, `best_loss` and `earlier_loss` are val losses: the newest, the lowest, and that of the
+    evaluation before the newest (infinity if there is none).
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))

@@ -60,19 +60,10 @@ def read_results(
 def restore_last(
     context: RunContext, update: Update, schedule: Schedule, reason: str
 ) -> tuple[int, Progress]:
-    """Load the last intact checkpoint, and halve the learning rates.
+    """Load the last intact checkpoint into `update`, and halve the learning rates of `schedule`.
 
-    Args:
-        context: the settings, text and folder of the run.
-        update: the model and its optimizers, to restore.
-        schedule: the schedule of the run. Its `scale` is halved.
-        reason: why the run rolls back, for the error message.
-
-    Returns:
-        The step of the checkpoint, and its losses and counters.
-
-    Raises:
-        TrainingError: the run has already rolled back MAX_ROLLBACKS times.
+    Return the step of the checkpoint, and its losses and counters. Raise TrainingError if the run
+    has already rolled back MAX_ROLLBACKS times. Its message begins with `reason`.
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(

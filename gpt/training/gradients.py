@@ -45,15 +45,9 @@ class Backward:
             set_generator(model, self.masks)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Set each `.grad` for the batch of `step`; return this rank's part of the mean loss.
+        """Set each `.grad` for the inputs `x` and targets `y` of `step`, (B, T) each, on the CPU.
 
-        Args:
-            x: the input ids, (B, T), on the CPU.
-            y: the target ids, (B, T), on the CPU.
-            step: the number of the step, from which dropout masks follow.
-
-        Raises:
-            TrainingError: there is not enough memory.
+        Return this rank's part of the mean loss. Raise TrainingError if memory runs out.
         """
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)

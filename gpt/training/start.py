@@ -17,7 +17,7 @@ from gpt.distributed.ddp import select_own_device
 from gpt.distributed.launch import remember
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.files import write_atomically
-from gpt.runs.folder import check_free, make_folder, make_numbered
+from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
 from gpt.runs.provenance import note_start
 from gpt.status import phase
@@ -110,9 +110,9 @@ def train(
 
 def _make_folder(folder: Path, mode: Mode) -> Path:
     if mode == "numbered":
-        folder = make_numbered(folder)
+        return make_numbered(folder)
     check_free(folder, overwrite=mode == "overwrite")
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
