@@ -31,7 +31,7 @@ from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
 from gpt.training.callbacks.bar import make_bar
-from gpt.training.callbacks.callback import Callback, Evaluation
+from gpt.training.callbacks.callback import Callback
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import Extras, RunContext
@@ -58,10 +58,6 @@ def samples_of(run: Path) -> list[tuple[int, str]]:
 
 def points(run: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events_of(run).Scalars(tag)]
-
-
-def evaluation(sample: str) -> Evaluation:
-    return Evaluation({}, False, sample)
 
 
 def context(run: Path) -> RunContext:
@@ -136,7 +132,7 @@ def test_plans_and_notices_are_no_text_cards(tmp_path):
     with recorders(tmp_path) as callbacks:
         for callback in callbacks:
             callback.on_plan(0, 11)
-            callback.on_evaluation(4, evaluation("text"))
+            callback.on_sample(4, "text")
             callback.on_notice(4, "step 4 skipped")
     assert events_of(tmp_path).Tags()["tensors"] == ["sample"]
     assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
@@ -206,7 +202,7 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path):
     for _ in range(2):
         with recorders(tmp_path, 4, pending=True) as callbacks:
             for callback in callbacks:
-                callback.on_evaluation(4, evaluation("text"))
+                callback.on_sample(4, "text")
                 callback.on_metrics(4, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
@@ -227,7 +223,7 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
             for step in (2, 3):
                 for callback in callbacks:
                     callback.on_metrics(step, {"train_loss": 2.0})
-                    callback.on_evaluation(step, evaluation(999 * "text"))
+                    callback.on_sample(step, 999 * "text")
         for callback in callbacks:
             callback.on_metrics(4, {"train_loss": 1.0})
     assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3, 4]

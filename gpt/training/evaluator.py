@@ -125,11 +125,11 @@ class Evaluator:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         return losses
 
-    def sample(self, step: int) -> str | None:
-        """Return a text that the model writes after `step` steps; None if its length is 0."""
+    def sample(self, step: int) -> str:
+        """Return `train.sample_length` characters that the model generates after `step` steps."""
         config = self.context.config
         if not config.train.sample_length:
-            return None
+            return ""
         return generate_text(
             self.model,
             self.context.corpus.vocabulary,

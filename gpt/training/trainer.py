@@ -7,7 +7,7 @@ from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
 from gpt.training.callbacks.bar import ProgressBar
-from gpt.training.callbacks.callback import Callback, Evaluation, EventFunction, OnEvent
+from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
@@ -150,11 +150,11 @@ class Trainer:
             self.metrics = {}
             return
         self.metrics |= losses
-        if self.callbacks:
-            sample = self.evaluator.sample(self.step) if is_milestone else None
-            evaluation = Evaluation(losses, self.evaluator.is_best, sample)
-            for callback in self.callbacks:
-                callback.on_evaluation(self.step, evaluation)
+        text = self.evaluator.sample(self.step) if is_milestone and self.callbacks else ""
+        for callback in self.callbacks:
+            if text:
+                callback.on_sample(self.step, text)
+            callback.on_evaluation(self.step, losses, self.evaluator.is_best)
 
     def finish_step(self) -> None:
         """Evaluate, log, plan and save, if each is due. If a stop is requested, save and stop."""

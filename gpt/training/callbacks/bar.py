@@ -11,7 +11,7 @@ from tqdm import tqdm
 from tqdm.utils import disp_trim
 
 from gpt.text.display import visible
-from gpt.training.callbacks.callback import Callback, Evaluation
+from gpt.training.callbacks.callback import Callback
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +70,10 @@ class ProgressBar(Callback):
                 losses.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
             log.info("step %d: %s", step, ", ".join(losses))
 
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Log the first lines of the sample, if there is one."""
-        if evaluation.sample is None:
-            return
+    def on_sample(self, step: int, text: str) -> None:
+        """Log the first lines of `text`."""
         width = min(shutil.get_terminal_size().columns, MAX_SAMPLE_COLUMNS)
-        lines = visible(evaluation.sample).expandtabs().strip("\n").split("\n")[:SAMPLE_LINES]
+        lines = visible(text).expandtabs().strip("\n").split("\n")[:SAMPLE_LINES]
         shown = [disp_trim(f"  {line}", width) for line in lines]
         log.info("sample at step %d:" + len(shown) * "\n%s", step, *shown)
 

@@ -19,7 +19,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 from gpt.text.display import visible
-from gpt.training.callbacks.callback import Callback, Evaluation
+from gpt.training.callbacks.callback import Callback
 from gpt.training.callbacks.jsonl import AppendOnlyFile
 from gpt.training.run_context import Outcome, RunContext
 
@@ -76,12 +76,10 @@ class TensorBoard(Callback):
             points.append(Summary.Value(tag=tag, simple_value=value))
         self.write(step, summary=Summary(value=points))
 
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Write the sample, if any. TensorBoard shows indented text without interpreting it."""
-        if evaluation.sample is None:
-            return
+    def on_sample(self, step: int, text: str) -> None:
+        """Write `text`, indented, so that TensorBoard shows it without interpreting it."""
         wrap = TextWrapper(MAX_LINE_COLUMNS, replace_whitespace=False, drop_whitespace=False).wrap
-        lines = [wrap(line) or [""] for line in visible(evaluation.sample).split("\n")]
+        lines = [wrap(line) or [""] for line in visible(text).split("\n")]
         block = "\n".join(f"    {part}" for parts in lines for part in parts)
         self.write(step, summary=text_pb("sample", block))
 
