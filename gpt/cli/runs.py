@@ -4,16 +4,15 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
+from gpt.runs.find import RunSummary, find_to_delete, list_runs
+from gpt.runs.folder import delete_run
+from gpt.tables import render_table
 from gpt.text.display import visible
-
-if TYPE_CHECKING:
-    from gpt.runs.find import RunSummary
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
@@ -31,25 +30,18 @@ def runs(
 ) -> None:
     """List the runs under runs/, newest first, or delete one."""
     if delete is not None:
-        from gpt.runs.find import find_to_delete
-        from gpt.runs.folder import delete_run
-
         folder = find_to_delete(delete)
         if not yes:
             _confirm(folder)
         delete_run(folder)
         show((json.dumps({"deleted": str(folder)}) if as_json else f"deleted {folder}") + "\n")
         return
-    from gpt.runs.find import list_runs
-
     listed = list_runs()
     if as_json:
         show_json({"runs": [asdict(run) for run in listed]})
     elif not listed:
         show("no runs under runs/; start one with: gpt train\n")
     else:
-        from gpt.tables import render_table
-
         rows = [_row(run) for run in listed]
         width = terminal_width() if sys.stdout.isatty() else None
         show(render_table(HEADING, rows, ALIGN, width=width, drop=DROPPED) + "\n")
@@ -65,7 +57,7 @@ def _confirm(run: Path) -> None:
         raise GPTError("nothing was deleted; --yes deletes without asking")
 
 
-def _row(run: "RunSummary") -> tuple[str, ...]:
+def _row(run: RunSummary) -> tuple[str, ...]:
     """Return the table cells of `run`. A val loss in nats per byte is followed by `/byte`."""
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name

@@ -75,8 +75,7 @@ def estimate_run(
             start_s = clock()  # a run with `train.minutes` makes the same measurements
 
         def sample_and_save() -> None:
-            if length := config.train.sample_length:
-                generate_text(model, vocabulary, length=length, seed=0)
+            generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
             with tempfile.TemporaryDirectory() as folder:
                 data = CheckpointData(0, config, vocabulary, weights_of(model))
                 write_checkpoint(Path(folder), data, update.state_dict())

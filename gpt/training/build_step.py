@@ -124,3 +124,9 @@ def build_step(
             members.append(TrainStep(own, member, device, ranks, ids))
     side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
+
+
+def computed_with(update: Update) -> dict[str, str | int]:
+    """Return the number of threads and the precision, on which the rounding of losses depends."""
+    precision = str(update.precision).removeprefix("torch.")
+    return {"threads": torch.get_num_threads(), "precision": precision}

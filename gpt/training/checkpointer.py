@@ -5,7 +5,6 @@ import shlex
 from dataclasses import asdict
 
 import numpy as np
-import torch
 
 from gpt.config.yaml import to_yaml
 from gpt.errors import TrainingError, Unreadable, command
@@ -15,7 +14,7 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
-from gpt.training.build_step import Update
+from gpt.training.build_step import Update, computed_with
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
@@ -90,12 +89,8 @@ class Checkpointer:
         state, corpus = self.update.state_dict(), self.context.corpus
         # losses are infinite before the first evaluation, and JSON has no infinity
         finite = {key: value for key, value in asdict(progress).items() if value != math.inf}
-        numbers = state.numbers | {
-            "threads": torch.get_num_threads(),
-            "precision": str(self.update.precision).removeprefix("torch."),
-            "progress": finite,
-            "text_sha256": corpus.sha256,
-        }
+        numbers = state.numbers | computed_with(self.update)
+        numbers |= {"progress": finite, "text_sha256": corpus.sha256}
         if progress.val_loss is not None:
             numbers["bits_per_byte"] = val_units(corpus).bits_per_byte(progress.val_loss)
         return TrainingState(state.tensors, numbers)

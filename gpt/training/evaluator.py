@@ -128,8 +128,6 @@ class Evaluator:
     def sample(self, step: int) -> str:
         """Return `train.sample_length` characters that the model generates after `step` steps."""
         config = self.context.config
-        if not config.train.sample_length:
-            return ""
         return generate_text(
             self.model,
             self.context.corpus.vocabulary,

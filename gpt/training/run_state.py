@@ -4,16 +4,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
-from gpt.training.build_step import Update, build_step
+from gpt.training.build_step import Update, build_step, computed_with
 from gpt.training.evaluator import Progress
 from gpt.training.init_from import initial_model
 from gpt.training.run_context import RunContext
@@ -82,7 +79,10 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
             context.config, model, context.device, context.ranks, context.corpus.train
         )
         update.load_state_dict(state)
-    _warn_if_rounding_differs(update, before)
+    for name, now in computed_with(update).items():
+        if now != before[name]:
+            message = "%s: computing with %s, where the run had %s; its losses may differ slightly"
+            log.warning(message, name, now, before[name])
     config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)
     update.use_schedule(schedule)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
@@ -142,11 +142,3 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
         f"{context.name} is finished: {reason}, at step {step} of {train.steps}. To train for "
         f"longer, add {advice}"
     )
-
-
-def _warn_if_rounding_differs(update: Update, before: dict[str, Any]) -> None:
-    precision = str(update.precision).removeprefix("torch.")
-    for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
-        if now != before[name]:
-            message = "%s: computing with %s, where the run had %s; its losses may differ slightly"
-            log.warning(message, name, now, before[name])

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
@@ -23,6 +21,7 @@ from gpt.runs.provenance import note_start
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
+from gpt.training.build_step import computed_with
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged
 from gpt.training.memory_estimate import check_training_memory
@@ -119,10 +118,8 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 def _record_start(context: RunContext, state: RunState) -> None:
     config = state.schedule.stored(context.config)
     store_standard_input(context.corpus.standard_input, context.folder)
-    computed: dict[str, str | int] = {
+    computed = computed_with(state.update) | {
         "device": str(state.update.device),
-        "precision": str(state.update.precision).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
         "ranks": context.ranks.size,
         **state.provenance,
     }
