@@ -21,21 +21,12 @@ from gpt.evaluation.intervals import (
 from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.inspection.curves_picture import draw_curves
-from gpt.recipe.sweep import Sweep
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
 
 TEXT = (PANGRAM + "né à 日本\n") * 31
 RATES = [1e-3, 4e-3]
-
-
-def swept(folder: Path) -> Sweep:
-    """Train the sweep in `folder`, or read its results."""
-    text, settings = folder / "text.txt", {"train.learning_rate": RATES}
-    return api.sweep(
-        small(threads=1), text=text, settings=settings, seeds=3, run_dir=folder / "sweep"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(TEXT, "utf-8")
     (folder / "other.txt").write_text(TEXT.replace("quick", "slow"), "utf-8")
     text, config = str(folder / "text.txt"), small(threads=1)
-    swept(folder)
+    settings = {"train.learning_rate": RATES}
+    api.sweep(config, text=text, settings=settings, seeds=3, run_dir=folder / "sweep")
     for name, changes in (
         ("bytes", {"data.vocabulary": "bytes"}),
         ("rare", {"data.lowercase": True}),
@@ -106,7 +98,8 @@ def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say():
 def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(folder):
     comparison = api.compare(str(folder / "sweep"))  # bug: each letter was a run
     expected = {
-        result.values["train.learning_rate"]: result for result in swept(folder).combinations
+        result.values["train.learning_rate"]: result
+        for result in api.resume_sweep(folder / "sweep").combinations
     }
     assert [len(row.runs) for row in comparison.rows] == [3, 3]
     for row, rate in zip(comparison.rows, RATES, strict=True):

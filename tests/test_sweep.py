@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpt.errors import Interrupted, UsageError
 from gpt.recipe.sweep import Load, run_sweep, specify
 from gpt.recipe.sweep_spec import SweepSpec, Trial, check_different, read_spec, write_spec
 from gpt.runs.read import read_summary
+from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.start import train
@@ -137,7 +139,7 @@ def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_thread
     spec = json.loads((SWEEP / "sweep.json").read_text())
     (SWEEP / "sweep.json").write_text(json.dumps({"jobs": 2} | spec))
     set_threads(1)
-    assert gpt(*command)[:2] == (0, out)
+    assert gpt("train", "--resume", "small-sweep")[:2] == gpt(*command)[:2] == (0, out)
     lines = (SWEEP / "seed-1338/provenance.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["threads"] == 4
 
@@ -157,7 +159,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file)
         return sum(event["kind"] == "step" for event in steps) == 8
 
     stopping = {"on_event": steps.append, "should_stop": stop_in_the_second}
-    with pytest.raises(Interrupted, match="the same command resumes the sweep"):
+    with pytest.raises(Interrupted, match=r"gpt\.resume\(\"stopped\"\)"):
         package.sweep(config, seeds=3, run_dir="stopped", **stopping)
     assert metrics_of(Path("stopped/seed-1338"))[-1]["step"] == 3
     finished = Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns
@@ -264,10 +266,12 @@ def test_a_sweep_of_standard_input_is_resumed(gpt, config_file, text_file, monke
     told = json.loads(out)["combinations"]
     losses = {each["values"]["data.source"]: each["mean"] for each in told}
     assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
-    assert Path("piped/source/standard_input.txt").read_text() == text
+    for folder in (Path("piped"), Path("piped/source")):
+        assert (folder / "standard_input.txt").read_text() == text
+    shutil.rmtree(cache_dir())
+    piped(monkeypatch, b"")
     assert gpt("runs", "--yes", "--delete", "piped/source")[0] == 0
-    piped(monkeypatch, text.encode())
-    assert gpt(*command)[:2] == (0, out)
+    assert gpt("train", "--resume", "piped", "--json")[:2] == (0, out)
     assert gpt("runs", "--yes", "--delete", "piped")[0] == 0
     assert not Path("piped").exists()
 
@@ -336,9 +340,10 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
         f"small-sweep/lr-{rate},seed-{seed}" for rate in ("1e-3", "4e-3") for seed in (1337, 1338)
     }
     assert "small-sweep/lr-1e-3,seed-1338 " in gpt("runs")[1]
-    for words in (("sample", "small-sweep"), ("train", "--resume", "small-sweep")):
-        code, _, err = gpt(*words)
-        assert (code, "small-sweep is a sweep; expected one of its runs" in err) == (2, True)
+    again = gpt("train", "--resume")
+    assert (again[0], again[1]) == (0, out), "the newest run's sweep, of which all is finished"
+    code, _, err = gpt("sample", "small-sweep")
+    assert (code, "small-sweep is a sweep; expected one of its runs" in err) == (2, True)
     assert gpt("runs", "--yes", "--delete", "small-sweep")[:2] == (0, "deleted runs/small-sweep\n")
     assert not SWEEP.exists()
 
@@ -370,8 +375,12 @@ def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_
         code, _, err = gpt(*command, *change)
         assert (code, "small-sweep is another sweep" in err) == (2, True), err
     text_file.write_text(PANGRAM * 31)
-    code, out, _ = gpt(*command)
-    assert (code, "has changed since runs/small-sweep began" in out) == (1, True)
+    for again in (command, ("train", "--resume", "small-sweep")):
+        code, out, _ = gpt(*again)
+        assert (code, "has changed since runs/small-sweep began" in out) == (1, True)
+    for change in (("--set", "train.steps=6"), ("--minutes", 0)):  # 0 minutes were ignored
+        code, _, err = gpt("train", "--resume", "small-sweep", *change)
+        assert (code, "whose settings cannot change" in err) == (2, True)
     (SWEEP / "sweep.json").write_text("{}")
     code, _, err = gpt(*command)
     assert (code, "expected the specification of a sweep" in err) == (2, True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpt.api.exporting import export
     from gpt.api.model import Model, load
     from gpt.api.run_comparison import compare
-    from gpt.api.sweeps import sweep
+    from gpt.api.sweeps import resume_sweep, sweep
     from gpt.api.training import resume, train
 
 MODULES = {  # the module that defines each name
@@ -36,6 +36,7 @@ MODULES = {  # the module that defines each name
     "load": "model",
     "new_lines": "novelty",
     "resume": "training",
+    "resume_sweep": "sweeps",
     "sweep": "sweeps",
     "train": "training",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "load",
     "new_lines",
     "resume",
+    "resume_sweep",
     "sweep",
     "train",
 ]

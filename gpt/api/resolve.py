@@ -104,7 +104,7 @@ def read_text(
     """Read the text of `config`, and return it as ids, split into train and val.
 
     `vocabulary` is that of an existing run, and None for a new run. `folder` is the folder of a
-    run, which may contain a copy of standard input.
+    run or sweep, which may contain a copy of standard input.
 
     Raises:
         TextError, ConfigError: the text cannot be read, or is too short for a window.

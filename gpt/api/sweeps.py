@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,42 @@ def sweep(
             trials,
             choose=lambda one: choose_settings(one, since_now(), stop).config,
             load=read_text,
+            should_stop=stop,
+            on_event=on_event or (lambda event: None),
+        )
+
+
+def resume_sweep(
+    folder: str | Path,
+    *,
+    should_stop: Callable[[], bool] | None = None,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
+) -> "Sweep":
+    """Train the unfinished runs of a sweep, and compare all its runs as `sweep` does.
+
+    Args:
+        folder: the folder of the sweep, or its name under `runs/`.
+        should_stop: as for `train`.
+        on_event: as for `sweep`.
+
+    Returns:
+        The Sweep, as `sweep` returns it.
+
+    Raises:
+        UsageError: there is no such sweep.
+        Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
+    """
+    with phase("loading PyTorch"):
+        from gpt.recipe.sweep import run_sweep
+    from gpt.runs.find import find_sweep
+
+    if (found := find_sweep(str(folder))) is None:
+        raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")
+    with saving_on_interrupt(should_stop) as stop:
+        return run_sweep(
+            found,
+            None,
+            load=partial(read_text, folder=found.absolute()),
             should_stop=stop,
             on_event=on_event or (lambda event: None),
         )

@@ -27,7 +27,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
         if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
             typer.echo(f"sample:  {command('sample', best.run)}")
         if sweep.failed:
-            typer.echo("again:   the same command trains the failed runs again")
+            typer.echo(f"again:   {command('train', '--resume', sweep.sweep)}")
     if sweep.failed:
         raise typer.Exit(1)
 

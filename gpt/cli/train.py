@@ -1,4 +1,4 @@
-"""The command `gpt train`: train a run or a sweep, or resume a run, and print its results."""
+"""The command `gpt train`: train or resume a run or a sweep, and print its results."""
 
 import math
 import sys
@@ -93,8 +93,8 @@ def train(
     ),
     resume: str | None = option(
         "[RUN]",
-        "Resume a run: its folder, or its name under runs/; default the newest. If its text was "
-        "moved, name it as TEXT.",
+        "Resume a run or sweep: its folder, or its name under runs/; default the newest. If its "
+        "text was moved, name it as TEXT.",
     ),
     overwrite: bool = flag("--overwrite", "Replace the run in DIR."),
     dry_run: bool = flag(
@@ -110,11 +110,13 @@ def train(
 
     from gpt import api
     from gpt.config.combinations import combinations
+    from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
     is_sweep = resume is None and (seeds is not None or any(combinations(changes).values()))
+    swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
     for is_wrong, message in (
         (
@@ -122,6 +124,11 @@ def train(
             "--resume continues in the run's folder with the run's config; leave out --config, "
             "--init-from, --run-dir, --overwrite, --dry-run and --seeds, and change settings by "
             "--set",
+        ),
+        (
+            swept and (text or minutes is not None or changes),
+            f"{swept} is a sweep, whose settings cannot change; leave out all but "
+            f"--resume, or resume one of its runs by name",
         ),
         (
             overwrite and is_sweep,
@@ -148,7 +155,9 @@ def train(
         print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
     work: partial[Any]
-    if is_sweep:
+    if swept:
+        work = partial(api.resume_sweep, swept)
+    elif is_sweep:
         work = partial(api.sweep, **new, run_dir=run_dir, seeds=seeds)
     elif resume is not None:
         work = partial(api.resume, resume or None, **asked, clock=clock)
@@ -156,7 +165,7 @@ def train(
         work = partial(api.train, **new, run_dir=run_dir, overwrite=overwrite, clock=clock)
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         result: Any = work(should_stop=signals.should_stop)
-    if is_sweep:
+    if is_sweep or swept:
         from gpt.cli.sweep_output import print_sweep
 
         print_sweep(result, as_json)

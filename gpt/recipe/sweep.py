@@ -17,7 +17,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.device import default_threads, select_device
 from gpt.distributed.launch import check_alone
-from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
+from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
@@ -31,6 +31,7 @@ from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
+from gpt.text.standard_input import reads_standard_input, store_standard_input
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.start import train
 
@@ -75,7 +76,7 @@ class Sweep:
 
 def run_sweep(
     folder: Path,
-    asked: Sequence[Trial],
+    asked: Sequence[Trial] | None,
     *,
     choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
@@ -84,13 +85,13 @@ def run_sweep(
 ) -> Sweep:
     """Specify a new sweep, or read the one in `folder`; train and summarise it.
 
-    `choose` returns a config with its unset settings chosen for the text and the time.
-    `gpt.api.sweep` lists the exceptions.
+    If `asked` is None, resume the sweep in `folder`. `choose` returns a config with its unset
+    settings chosen for the text and the time. `gpt.api.sweep` lists the exceptions.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
     shown, new = from_here(folder), None
-    if not is_sweep(folder):
+    if asked is not None and not is_sweep(folder):
         check_free(shown, overwrite=False)
         new = specify(asked, choose, load, should_stop)
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,8 @@ def run_sweep(
         if new is not None and not is_sweep(folder):  # unless another process has just written one
             write_spec(folder, new)
         spec = read_spec(folder)
-        check_same(shown, spec, asked)
+        if asked is not None:
+            check_same(shown, spec, asked)
         return summarise(folder, spec, train_trials(folder, spec, load, should_stop, on_event))
 
 
@@ -155,6 +157,8 @@ def train_trials(
 
     If a run fails, the others are still trained. If `should_stop` returns True, raise Interrupted.
     """
+    if piped := [trial for trial in spec.runs if reads_standard_input(trial.config.data)]:
+        store_standard_input(load(piped[0].config).standard_input, folder)
     results = []
     for trial in spec.runs:
         run = folder / trial.name
@@ -172,7 +176,8 @@ def train_trials(
             result = _scored(result, run, corpus, trial.config.device)
             log.info("%s: val loss %.4f", trial.name, result.val_loss)
         except Interrupted:
-            raise Interrupted("stopped, saved; the same command resumes the sweep") from None
+            again = command("train", "--resume", str(from_here(folder)))
+            raise Interrupted(f"stopped, saved; resume with: {again}") from None
         except Exception as error:  # any error: the other runs are still trained
             kind = "" if isinstance(error, GPTError) else f"{type(error).__name__}: "
             result = replace(result, error=f"{kind}{error}")

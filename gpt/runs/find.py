@@ -95,9 +95,13 @@ def _no_such_run(name: str, expected: str) -> UsageError:
     )
 
 
-def find_sweep(name: str) -> Path | None:
-    """Return the folder of the sweep `name`, or None if there is no such sweep."""
-    return next(filter(is_sweep, (Path(name), RUNS / name)), None)
+def find_sweep(name: str | None) -> Path | None:
+    """Return the folder of the sweep `name`, or None if there is no such sweep.
+
+    If `name` is None, return the sweep that contains the newest run, or None if none does.
+    """
+    folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
+    return next(filter(is_sweep, folders), None)
 
 
 def find_to_delete(name: str) -> Path:

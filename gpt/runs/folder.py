@@ -107,7 +107,7 @@ def delete_run(folder: Path) -> None:
             raise in_use(used)
         for run in runs:
             _delete(run)
-        (folder / STORED_INPUT).unlink(missing_ok=True)  # of a sweep of an earlier version
+        (folder / STORED_INPUT).unlink(missing_ok=True)
         (folder / SWEEP).unlink()
     _remove_if_empty(folder)
 

@@ -1,7 +1,7 @@
 """Read a text from standard input and store it, because it can be read only once.
 
 In a config, the name of this text is `-`. The first copy is in the cache. Each run that uses the
-text has its own copy in its folder.
+text, and each sweep, has its own copy in its folder.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from gpt.text.reading import CHUNK_BYTES
 log = logging.getLogger(__name__)
 
 STDIN = "-"
-STORED_INPUT = "standard_input.txt"  # file name in the folder of a run
+STORED_INPUT = "standard_input.txt"  # file name in the folder of a run or a sweep
 _EXAMPLE = "pipe one in, such as: gpt train - < my.txt"
 
 
@@ -35,7 +35,7 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the copy of standard input in `folder`, the folder of a run.
+    """Return the copy of standard input in `folder`, the folder of a run or sweep.
 
     If there is none, read standard input and return a copy in the cache.
     """
@@ -44,7 +44,7 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy `text` to the run `folder`, if not done before; return the copy's path."""
+    """Copy `text` to the run or sweep `folder`, if not done before; return the copy's path."""
     if text is None:
         return None
     stored = folder / STORED_INPUT
