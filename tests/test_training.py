@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import math
 import os
 import signal
@@ -380,6 +381,17 @@ RISING = {
     "model__activation": "gelu",
     "model__ngram": 1,
 }
+
+
+def test_a_rising_val_loss_is_told_once_with_the_step(corpus, caplog):
+    """nanoGPT's shipped config overfits after a few evaluations, and says nothing."""
+    with caplog.at_level(logging.WARNING, "gpt"):
+        train(small(**RISING), corpus, Path("r"))
+    (told,) = [r.getMessage() for r in caplog.records if "risen" in r.getMessage()]
+    losses = [r["val_loss"] for r in metrics_of(Path("r"))]
+    rising = [s for s in range(9) if min(losses[s + 1 : s + 4]) > losses[s] == min(losses[: s + 1])]
+    assert f"risen since step {rising[0]} ({losses[rising[0]]:.4f} then," in told
+    assert "remains the best" in told
 
 
 def test_resume_refuses_another_text_and_a_finished_run(corpus, text_file):

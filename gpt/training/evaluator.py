@@ -20,6 +20,8 @@ from gpt.training.advice import advise
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
+OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
+
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
 
@@ -57,6 +59,16 @@ class Progress:
     def choose(self, step: int) -> None:
         """Set the best step to `step`, and the best loss to the loss that was recorded last."""
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
+
+    def overfit_warning(self) -> str:
+        """Return a warning if the loss has just risen for OVERFIT_EVALUATIONS milestones, or ""."""
+        if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
+            return ""
+        return (
+            f"val loss has risen since step {self.best_step} ({self.best_loss:.4f} then, "
+            f"{self.loss:.4f} now): the model overfits; the checkpoint of step {self.best_step} "
+            f"remains the best"
+        )
 
     def early_stop(self, train: TrainConfig) -> str:
         """Return the reason for an early stop by the settings `train`, or an empty string."""

@@ -150,6 +150,8 @@ class Trainer:
             self.metrics = {}
             return
         self.metrics |= losses
+        if is_milestone and (warning := self.evaluator.progress.overfit_warning()):
+            self.notify(self.step, warning)
         text = self.evaluator.sample(self.step) if is_milestone and self.callbacks else ""
         for callback in self.callbacks:
             if text:
