@@ -379,8 +379,8 @@ def test_only_what_gpt_wrote_is_deleted_or_replaced(gpt, config_file):
     assert not Path("real/s").exists()
 
 
-def test_a_resume_says_what_it_ignores(gpt, config_file):
-    """Bug: an edited config.yaml was replaced without a message.
+def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(gpt, config_file):
+    """Bug: the rate of a finished run rose 34-fold, and an edited config.yaml was replaced.
 
     Bug: with fewer steps than done, the message was "step 11 of 5".
     """
@@ -392,6 +392,9 @@ def test_a_resume_says_what_it_ignores(gpt, config_file):
     assert (code, "r has done 11 steps, more than train.steps 5" in err) == (2, True)
     code, _, err = gpt(*resume, "train.steps=29")
     assert (code, "config.yaml: train.batch_size (6 to 7); a resume" in err) == (0, True)
+    assert "from step 11, the learning rate rises from" in err
+    code, _, err = gpt(*resume, "train.steps=29", "--set", "train.log_every=2")
+    assert (code, "edited" in err, "rises" in err) == (2, False, False)
 
 
 def test_a_deleted_working_folder_is_named(gpt, tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from gpt.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
+RISE_TO_ANNOUNCE = 1.2  # a resume announces that the learning rate rises by more than this factor
+
 
 @dataclass(frozen=True)
 class RunState:
@@ -85,6 +87,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
             log.warning(message, name, now, before[name])
     config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)
     update.use_schedule(schedule)
+    _announce_rates(Schedule(data.config), schedule, data.step)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
 
 
@@ -122,6 +125,16 @@ def _resumed_plan(
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     return config, schedule, budget
+
+
+def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
+    """Log a message if the learning rate rises because a resume at `step` changes the schedule."""
+    every = max(1, (after.steps - step) // 100)
+    highest = max((after.lr(later) for later in range(step, after.steps, every)), default=0.0)
+    now = after.scale * before.lr(max(step - 1, 0))
+    if step > before.warmup_steps and highest > RISE_TO_ANNOUNCE * now:
+        message = "from step %d, the learning rate rises from %.2g to %.2g and falls until step %d"
+        log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
 
 
 def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
