@@ -1,5 +1,6 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -9,6 +10,7 @@ from gpt.errors import UsageError
 from gpt.lazy import LazyModule
 from gpt.runs.find import find_run
 from gpt.runs.format import CheckpointData
+from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.engine import open_engine
 from gpt.sampling.generate import generate, sample_sources
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 else:
     torch_model = LazyModule("gpt.api.torch_model")
+
+log = logging.getLogger(__name__)
 
 
 class Model:
@@ -250,6 +254,8 @@ def load(
     """
     folder = find_run(None if run is None else str(run))
     data = read_checkpoint(folder, checkpoint)
+    if data.had_counts:
+        log.warning(NOTICE, folder)
     return Model(folder, data, device)
 
 

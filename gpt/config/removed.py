@@ -28,13 +28,18 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# by dotted key: the last commit that loads a run in which this setting is neither null nor 0
-LOADED_UNTIL = {"data.max_vocabulary": "93286f7", "model.counts": "7050005"}
+# by dotted key: the last commit that loads a run in which this setting is not null
+LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
 # by dotted key: the last commit that resumes a run with another value than the given one
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
 }
+
+
+def had_counts(tree: Any) -> bool:
+    """Return whether the stored config `tree` is of a run that was trained with n-gram counts."""
+    return bool(_section(tree, "model").get("counts"))
 
 
 def cannot_resume(tree: Any) -> str | None:
@@ -53,8 +58,8 @@ def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
     `data.documents: separator`, a former value, becomes the default. `model.T` becomes the
-    attention window, because only counts could reach further back. Results are the same.
-    `cannot_resume` refuses some runs.
+    attention window, because only counts could reach further back. Results are the same, except
+    that n-gram counts are lost. `cannot_resume` refuses some runs.
 
     Raises:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.
@@ -65,7 +70,7 @@ def upgraded(tree: Any) -> Any:
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")
         if name in (values := _section(kept, section)):
-            if key in LOADED_UNTIL and values[name]:
+            if key in LOADED_UNTIL and values[name] is not None:
                 raise Unreadable(
                     f"the run was trained with {key}, which does not exist any more; the last "
                     f"commit that loads it is {LOADED_UNTIL[key]}"

@@ -17,13 +17,14 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.removed import cannot_resume, upgraded
+from gpt.config.removed import cannot_resume, had_counts, upgraded
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, Tensors, TrainingState
+from gpt.runs.old_losses import COUNTS, best_step, network_counters
 from gpt.text.vocabulary import Vocabulary
 
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
@@ -97,7 +98,10 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     folder = run / "checkpoints"
     if step is None:
         index = read_index(folder)
-        step = index.last if which == "last" or index.best is None else index.best
+        best = index.best
+        if (layout.step_folder(folder, index.last) / COUNTS).exists():  # the run is old
+            best = best_step(run, layout.steps_in(folder))
+        step = index.last if which == "last" or best is None else best
     found = layout.step_folder(folder, step)
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
@@ -119,6 +123,10 @@ def _read(
         text = _small_file(folder / layout.VOCABULARY, sha256).decode("utf-8")
         vocabulary = Vocabulary.from_json(text)
         counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
+        if had_counts(tree):
+            checkpoints = folder.absolute().parent
+            kept = layout.steps_in(checkpoints)
+            counters = network_counters(counters, checkpoints.parent, kept)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
@@ -148,6 +156,7 @@ def _read(
         weights_sha256=sha256.get(layout.MODEL, ""),
         bits_per_byte=bits if isinstance(bits, float) else None,
         text_sha256=text_sha256 if isinstance(text_sha256, str) else None,
+        had_counts=had_counts(tree),
         cannot_resume=cannot_resume(tree),
     )
     return data, TrainingState(state, counters.numbers)

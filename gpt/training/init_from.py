@@ -16,6 +16,7 @@ from gpt.model.shapes import parameter_shapes
 from gpt.runs.find import find_run
 from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
 from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
@@ -38,6 +39,8 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
+    if data.had_counts:
+        log.warning(NOTICE, run)
     added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
     log.info("fine-tuning %s, step %d: %s", run, data.step, added)
     warn_of_known_val(data.config, config)

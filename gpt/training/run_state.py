@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.runs.format import CheckpointData
+from gpt.runs.old_losses import NOTICE
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
 from gpt.training.build_step import Update, build_step, computed_with
@@ -65,6 +66,12 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     """
     data, state = context.ranks.broadcast(recover, context.folder)
     check_resumable(data.config, context.config)
+    if data.had_counts:
+        log.warning(
+            f"{NOTICE}. It continues on the whole train split, so it does not repeat the old "
+            f"version's run bit for bit",
+            context.name,
+        )
     with _refusing_other_state(context, data.step):
         progress = Progress(**state.numbers["progress"])
         before = {name: state.numbers[name] for name in ("threads", "precision")}
