@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpt.api.resolve import as_changes
-from gpt.config.combinations import combinations
 from gpt.config.load import SHIPPED, load_config
 from gpt.config.schema import (
     SETTINGS,
@@ -21,6 +20,7 @@ from gpt.config.schema import (
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError, unescaped
+from gpt.recipe.combinations import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
 

@@ -14,11 +14,11 @@ from faults.sweeps import killed_sweeps
 from faults.work import Work, bits
 
 import gpt as package
-from gpt.config.combinations import combinations
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
+from gpt.recipe.combinations import combinations
 from gpt.recipe.sweep import Load, run_sweep, specify
 from gpt.recipe.sweep_spec import SweepSpec, Trial, check_different, read_spec, write_spec
 from gpt.runs.read import read_summary

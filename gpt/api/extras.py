@@ -1,7 +1,7 @@
 """Additions to training: settings chosen for the text, a baseline, and a picture of attention."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpt.api.new_run import Prepared
@@ -10,6 +10,7 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.config.load import Override
     from gpt.config.schema import Config
     from gpt.model.ensemble import LanguageModel
     from gpt.text.corpus import Corpus
@@ -20,6 +21,13 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
 PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
+
+
+def has_several_values(changes: "Sequence[Override]") -> bool:
+    """Return whether a setting in `changes` has several values, which stand for a sweep."""
+    from gpt.recipe.combinations import combinations
+
+    return any(combinations(changes).values())
 
 
 def choose_settings(

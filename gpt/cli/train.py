@@ -109,13 +109,15 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.config.combinations import combinations
+    from gpt.api.new_run import find_extras
     from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    is_sweep = resume is None and (seeds is not None or any(combinations(changes).values()))
+    extras = find_extras()
+    varies = seeds is not None or (extras is not None and extras.has_several_values(changes))
+    is_sweep = resume is None and varies
     swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
     for is_wrong, message in (
