@@ -45,10 +45,12 @@ def run_of(name: str, run: str) -> str | None:
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_fits_200_lines_of_80_columns_and_every_check_holds(name, run):
-    """Tables of 93 columns wrapped in the middle of a number at 80."""
+    """Bugs: tables of 93 columns wrapped in the middle of a number, and code in a statement."""
     lines = shown(name, run_of(name, run)).splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 200
+    code = [cell.text for cell in cells_of(name, run_of(name, run)) if cell.kind == "code"]
+    assert {line.rstrip() for line in "\n".join(code).splitlines()} <= {x[2:] for x in lines} | {""}
     output = printed(name, run_of(name, run))
     assert "✗" not in output
     assert output.count("✓") >= 1 or name == "counting"

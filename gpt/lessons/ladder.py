@@ -47,11 +47,11 @@ def example() -> tuple[Tensor, list[str]]:
     return vectors[ids], [f"{t} {c}" for t, c in enumerate(WINDOWS[0])]
 
 
-def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> tuple[Tensor, Tensor]:
+def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
     """Draw B windows; return their ids (B, T) and the ids that follow."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
-    return windows[:, :-1], windows[:, 1:]
+    return [windows[:, :-1], windows[:, 1:]]
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -162,7 +162,10 @@ class AddPositions(nn.Module):
         return x + self.table.weight[: x.shape[1]]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+# fmt: off
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return softmax(q k^T / sqrt(hs)) v, and the weights."""
     scores = q @ k.transpose(-2, -1)  # (..., T, hs) @ (..., hs, T)
     scores = scores / q.shape[-1] ** 0.5  # (..., T, T)
@@ -170,6 +173,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple
         scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(dim=-1)  # each row sums to 1
     return weights @ v, weights
+
+
+# fmt: on
 
 
 class AveragedValues(nn.Module):

@@ -68,7 +68,8 @@ class Bigram(nn.Module):
 
 
 model = Bigram(V)
-print(f"counts: {counts.requires_grad}, model.table: {model.table.requires_grad}")
+trained = model.table.requires_grad
+print(f"counts: {counts.requires_grad}, model.table: {trained}")
 
 # A tensor with `requires_grad=True` gets a **gradient** when `backward` is called on a loss: the
 # derivative of the loss by each of its numbers. `nn.Parameter` sets `requires_grad=True`; a tensor
@@ -106,7 +107,8 @@ from gpt.evaluation.kneser_ney import KneserNey
 ngrams = {}
 for n in (0, 1, 2, 4, 8):
     counter = KneserNey(train_ids.numpy(), V, n)
-    ngrams[n] = -torch.tensor(counter.probabilities(val_ids.numpy())).log().mean()
+    p = torch.tensor(counter.probabilities(val_ids.numpy()))
+    ngrams[n] = -p.log().mean()
 table("loss on val by length of context", {"": ngrams.values()}, ngrams)
 
 

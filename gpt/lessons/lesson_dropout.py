@@ -71,7 +71,8 @@ heat_map("weights after dropout, p = 0.2", both, names, [*names, "sum"])
 def block_with(p: float) -> nn.Module:
     """Return a model of one block, with dropout before and after it."""
     parts = AddPositions(16, 64), DropoutByHand(p), TextbookBlock(64, 4, 16)
-    return SmallModel(V, nn.Sequential(*parts, DropoutByHand(p), nn.LayerNorm(64)))
+    end = DropoutByHand(p), nn.LayerNorm(64)
+    return SmallModel(V, nn.Sequential(*parts, *end))
 
 
 train_ids, val_ids, characters = ladder.python_docs()

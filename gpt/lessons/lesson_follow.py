@@ -27,7 +27,7 @@ if TEXT is not None:
 else:
     try:
         ids = run_text(loaded).val[:longest]
-    except GPTError:  # the text of the run is gone or has changed: the model writes one
+    except GPTError:  # its text is gone or has changed: it writes one
         text = "".join(loaded.generate(length=longest, seed=1))
         ids = vocabulary.encode(text)[:longest]
 ids = to_torch(ids)  # (T,)
@@ -38,7 +38,7 @@ if not 0 < T <= longest:
 member = f" (member 1 of {1 + len(others)})" if others else ""
 print(f"{loaded.run.resolve().name}{member}, {T} {vocabulary.unit}s:")
 line = in_one_line(vocabulary.decode(ids.tolist()))
-print("\n".join(line[start : start + 76] for start in range(0, len(line), 76)))
+print(*(line[at : at + 76] for at in range(0, len(line), 76)), sep="\n")
 
 # ## From a character to a vector
 # The id of the last character selects a row of the token embedding. With n-gram embeddings, rows
@@ -66,13 +66,15 @@ lengths = [before, q[-1].norm(), k.norm(dim=1).max()]
 table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 
 # With QK norm, each query and key is first normalised to mean 0 and variance 1, so its length is at
-# most sqrt(hs); with rotary positions it is then rotated, which keeps the length. The score is the
-# dot product times attention_scale / sqrt(hs), and softmax of the scores gives the weights.
+# most sqrt(hs); with rotary positions it is then rotated, which keeps the length. (With key_offset
+# a key is made of two, and is at most sqrt(2 hs) long.) The score is the dot product times
+# attention_scale / sqrt(hs), and softmax of the scores gives the weights.
 mask = torch.ones(T, T, dtype=torch.bool).tril()
 out, weights = attend(config.attention_scale * q, k, v, mask)
 scores = config.attention_scale * k @ q[-1] / config.head_size**0.5  # (T,)
 keys = weights[-1].topk(min(8, T)).indices.tolist()
-rows = {f"t={t} {names[t]}": [scores[t], weights[-1, t], v[t].norm()] for t in keys}
+columns = scores, weights[-1], v.norm(dim=1)
+rows = {f"t={t} {names[t]}": [each[t] for each in columns] for t in keys}
 table("keys with the largest weights", rows, ["score", "weight", "|value|"])
 production = attention.weigh(*attention.heads(x))[0][0, head, -1]
 check("the weighted sum = the production model's", out[-1], production)

@@ -118,7 +118,7 @@ for name, kind in {"causal": Head, "inverted": InvertedHead}.items():
     model, loss = ladder.fit(lambda k=kind: with_positions(k(64, 64)), STEPS)
     windows = val_ids.unfold(0, 17, 16)  # (number of windows, T + 1)
     logits, y = model(windows[:, :-1]).detach(), windows[:, 1:]
-    losses = F.cross_entropy(logits.mT, y, reduction="none").mean(dim=0)  # (T,)
+    losses = F.cross_entropy(logits.mT, y, reduction="none").mean(0)  # (T,)
     by_position[name] = [losses[:-1].mean(), losses[-1], loss]
     torch.manual_seed(1337)
     ids = ladder.sample(model, val_ids[:1][None], 50)[0]

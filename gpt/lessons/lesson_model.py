@@ -40,11 +40,13 @@ table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
 before, after = model(ids), model(changed)
-check("a later character changes no earlier logits", after[:, :-1], before[:, :-1])
+claim = "a later character changes no earlier logits"
+check(claim, after[:, :-1], before[:, :-1])
 changed = ids.clone()
 changed[:, 0] = (ids[:, 0] + 1) % V
 after = model(changed)
-check_differ("an earlier character changes later logits", after[:, -1], before[:, -1])
+claim = "an earlier character changes later logits"
+check_differ(claim, after[:, -1], before[:, -1])
 
 # ## How many parameters?
 # In each block attention has 4 C C + C (q, k, v and the projection with a bias), the MLP 8 C C + 5

@@ -14,7 +14,7 @@ from gpt.lessons.render import check, check_differ, table
 class BatchNorm:
     """Normalise each column of x (B, C)."""
 
-    def __init__(self, C: int, eps: float = 1e-5, correction: int = 1) -> None:
+    def __init__(self, C: int, eps: float = 1e-5, correction: int = 1):
         self.eps, self.momentum, self.training = eps, 0.1, True
         self.correction = correction  # 1: divide by n - 1; 0: by n
         self.gamma = torch.ones(C, requires_grad=True)  # trained
@@ -115,7 +115,7 @@ print("trained:", [tuple(p.shape) for p in ours.parameters()])
 # 1. Let `correction` be 0 by default. What becomes of the last number of the first table?
 #
 # ```diff
-# -    def __init__(self, C: int, eps: float = 1e-5, correction: int = 1) -> None:
+# -    def __init__(self, C: int, eps: float = 1e-5, correction: int = 1):
 # +    def __init__(self, C: int, eps: float = 1e-5, correction: int = 0) -> None:
 # ```
 #

@@ -18,7 +18,8 @@ head = Head(C, 5)
 order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last stays the last
 check("last output, past permuted", head(x[:, order])[:, -1], head(x)[:, -1])
 free, _ = ladder.attend(x, x, x)  # no mask; q = k = v = x
-check("no mask: permuted", ladder.attend(*[x[:, order]] * 3)[0], free[:, order])
+mixed = ladder.attend(*[x[:, order]] * 3)[0]
+check("no mask: permuted", mixed, free[:, order])
 
 # But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
 # **position embedding**, which is added to x. In GPT-2 and in this project's config `classic` it is
@@ -27,7 +28,8 @@ from gpt.lessons.ladder import AddPositions  # shown
 
 add = AddPositions(T, C)
 in_order, permuted = head(add(x))[:, -1], head(add(x[:, order]))[:, -1]
-check_differ("last output with positions: in order, permuted", in_order, permuted)
+claim = "last output with positions: in order, permuted"
+check_differ(claim, in_order, permuted)
 
 
 # ## Positions that need no training
@@ -62,14 +64,18 @@ def with_positions(f: nn.Module) -> nn.Module:
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
 
 
+def four_heads() -> nn.Module:
+    """Return a model of four heads."""
+    return with_positions(MultiHeadAttention(64, 4, 16))
+
+
 V = len(ladder.python_docs()[2])
-rows = {"four heads, positions": lambda: with_positions(MultiHeadAttention(64, 4, 16))}
-losses = ladder.climb(rows, STEPS)
+losses = ladder.climb({"four heads, positions": four_heads}, STEPS)
 _, values = ladder.fit(lambda: with_positions(AveragedValues(64)), STEPS)
 _, one = ladder.fit(lambda: with_positions(Head(64, 64)), STEPS)
-without = losses["average of values"], losses["one head"]
-pairs = {"average of values": [without[0], values], "one head": [without[1], one]}
-table("loss on val", pairs, ["no positions", "positions"])
+fitted = {"average of values": values, "one head": one}
+rows = {name: [losses[name], loss] for name, loss in fitted.items()}
+table("loss on val", rows, ["no positions", "positions"])
 
 
 # An average cannot use positions: its weights are equal wherever a character is, and the vectors of

@@ -42,8 +42,8 @@ check("rotate = production's", rotate(query), rotated)
 
 # **2. QK norm** (arXiv:2302.05442; model.qk_norm). Queries and keys are normalised to mean 0 and
 # variance 1. Their length is then sqrt(hs), and no score exceeds sqrt(hs) times
-# model.attention_scale (by which scores are multiplied; 1 here). One-hot weights (lesson `scaling`)
-# cannot come from growing queries any more.
+# model.attention_scale (by which scores are multiplied; 1 here); with part 10 keys can be sqrt(2)
+# times as long. One-hot weights (lesson `scaling`) cannot come from growing queries any more.
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return scores (T, T) of normalised queries and keys (T, hs)."""
     q = F.layer_norm(q, q.shape[-1:])

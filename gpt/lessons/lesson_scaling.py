@@ -46,8 +46,7 @@ table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 # Softmax takes exp of the scores, and exp widens differences: the ratio of two weights is exp of
 # the difference of their scores. Five scores, times 1, 8 and 32:
 scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
-names = ["scores", "8 x scores", "32 x scores"]
-weights = {name: (n * scores).softmax(-1) for name, n in zip(names, (1, 8, 32), strict=True)}
+weights = {f"{n} x scores": (n * scores).softmax(-1) for n in (1, 8, 32)}
 table("softmax", weights)
 
 
@@ -64,7 +63,7 @@ def jacobian(scores: Tensor) -> Tensor:
 
 
 norms = [jacobian(n * scores).norm() for n in (1, 8, 32)]
-table("length of the Jacobian", {"": norms}, names)
+table("length of the Jacobian", {"": norms}, weights)
 autograd = torch.func.jacrev(lambda s: s.softmax(-1))(scores)
 check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
@@ -84,7 +83,7 @@ def learn(start: Tensor) -> float:
 
 
 learned = [learn(n * scores) for n in (1, 8, 32)]
-table("weight of key 0 after 100 steps", {"": learned}, names)
+table("weight of key 0 after 100 steps", {"": learned}, weights)
 
 
 # Times 8 still learns; times 32 has not moved in 100 steps. A new head should begin undecided, and

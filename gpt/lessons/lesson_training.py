@@ -10,8 +10,8 @@
 # means of each gradient, of g and of g squared, and steps by $-rate \cdot mean(g) /
 # \sqrt{mean(g^2)}$: about `rate`, whatever the size of g. Both means begin at 0, so they are too
 # small at first; after n steps, dividing by 1 - 0.9^n and 1 - 0.999^n corrects for that.
-# (**AdamW**, which `gpt train` uses, also makes each weight a little smaller at each step: **weight
-# decay**.)
+# (**AdamW** also makes each weight a little smaller at each step: **weight decay**. `gpt train`
+# uses it, but Muon for the matrices of the blocks: lesson `recipe`.)
 import math
 
 import torch
@@ -69,9 +69,10 @@ def rate_at(step: int, steps: int, peak: float, warmup: int) -> float:
     return peak * min((step + 1) / (warmup + 1), 1 - step / steps)
 
 
-def fit_by_hand(model: nn.Module, peak: float, warmup: int, clip: float) -> float:
-    """Train `model`; return its loss on val."""
+def fit_by_hand(peak: float, warmup: int, clip: float) -> float:
+    """Train a model of one block; return its loss on val."""
     train_ids, val_ids, _ = ladder.python_docs()
+    model = block()
     torch.manual_seed(1337)
     adam = AdamByHand(list(model.parameters()))
     for step in range(STEPS):
@@ -92,14 +93,14 @@ def block() -> nn.Module:
 V, by_rate = len(ladder.python_docs()[2]), {}
 for peak in (0.01, 0.1):
     choices = (0, math.inf), (30, math.inf), (30, 1.0)
-    by_rate[f"rate {peak}"] = [fit_by_hand(block(), peak, *choice) for choice in choices]
+    by_rate[f"rate {peak}"] = [fit_by_hand(peak, *each) for each in choices]
 columns = ["neither", "warmup", "warmup, clipping"]
 table("one block: loss on val", by_rate, columns)
 
 
 # At a rate of 0.01 this small model needs neither. At 0.1 warmup gains 0.27, and clipping loses
-# 0.06. Larger models and unusual batches can need both; they cost almost nothing, so `gpt train`
-# has both.
+# 0.06. Larger models and unusual batches can need both; they cost almost nothing. `gpt train`
+# uses warmup, and clipping if train.grad_clip is above 0.
 #
 # `gpt train` does the same with more layers and steps. Its loop is gpt/training/trainer.py, a step
 # is gpt/training/step.py, and the rate is gpt/training/schedule.py.

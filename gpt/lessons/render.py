@@ -23,7 +23,7 @@ from gpt.lessons import LESSONS
 
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
-CODE_INDENT = 4  # columns by which a terminal indents code
+CODE_INDENT = 2  # columns by which a terminal indents code
 SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # shown$", re.MULTILINE)
 PLAIN_FORMULA = {  # LaTeX, and what a terminal shows
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
@@ -83,11 +83,7 @@ def run_cell(code: str, namespace: dict[str, Any]) -> str:
 def to_terminal(cells: list[Cell], width: int, *, colour: bool, answer: bool) -> str:
     """Run the cells; return their text, code and output in lines of at most `width` columns.
 
-    Args:
-        cells: the cells of a lesson.
-        width: the number of columns of the terminal.
-        colour: highlight code, headings and terms by ANSI codes.
-        answer: include the answers to the exercises.
+    With `colour`, ANSI codes highlight code. With `answer`, answers to exercises are included.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -157,7 +153,7 @@ def check(claim: str, got: Tensor | float | None, expected: Tensor | float) -> N
         return
     left, right = (torch.as_tensor(x, dtype=torch.float32).detach() for x in (got, expected))
     if left.shape != right.shape:
-        print(f"✗ {claim}: NOT equal, got shape {_shape(left)}, expected {_shape(right)}")
+        print(f"✗ {claim}: NOT equal, got shape {tuple(left.shape)}, expected {tuple(right.shape)}")
         return
     difference = float((left - right).abs().max())
     if difference <= MAX_ROUNDING * max(1.0, float(right.abs().max())):
@@ -175,10 +171,6 @@ def check_differ(claim: str, left: Tensor, right: Tensor) -> None:
         print(f"✓ {claim} (differ by {difference:.2g})")
     else:
         print(f"✗ {claim}: do NOT differ, only by {difference:.0e}")
-
-
-def _shape(x: Tensor) -> str:
-    return str(tuple(x.shape))
 
 
 def table(
