@@ -35,9 +35,8 @@ def new_lines(model: "Model", samples: "Sequence[Sample]") -> list[str]:
         raise type(error)(f"{error}; put the text back, or leave out --new") from None
     lines: dict[str, None] = {}
     for sample in samples:
-        stop = sample.stop or ""
-        text = sample.prompt.rpartition("\n")[2] + sample.text.removesuffix(stop)
-        *whole, last = text.split("\n")
-        lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
+        *whole, last = (sample.prompt.rpartition("\n")[2] + sample.text).split("\n")
+        is_last_whole = sample.stop is not None and sample.stop.startswith("\n")
+        lines |= dict.fromkeys([*whole, last] if is_last_whole else whole)
     known = lines_in(corpus.train, corpus.vocabulary, lines.keys())
     return [line for line in lines if line and line not in known]

@@ -114,7 +114,6 @@ def generate(
     length: int,
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
-    keep_stop: bool = False,
 ) -> Iterator[Chunk]:
     """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
 
@@ -129,12 +128,11 @@ def generate(
         length: the largest number of characters of a sample.
         rules: the sampling rules, such as the temperature.
         stops: strings that end a sample.
-        keep_stop: whether the stop string is part of the sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
     """
-    buffers = [StopBuffer(sample, stops, length, keep_stop) for sample in range(len(prompts))]
+    buffers = [StopBuffer(sample, stops, length) for sample in range(len(prompts))]
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
