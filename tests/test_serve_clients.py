@@ -40,7 +40,6 @@ from tests.serving import (  # noqa: F401
         ({"n": 10**9, "max_tokens": 0}, 400, "at most 32 texts"),
         ({"prompt": "a" * 900_000, "echo": True, "max_tokens": 0}, 400, "at most 65,536 tokens"),
         ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
-        ({"logit_bias": {"99": 1}}, 400, "logit_bias: expected ids from 0 to"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),

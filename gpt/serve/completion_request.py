@@ -20,7 +20,6 @@ LISTS = {  # messages about fields that accept a list or a single item
 }
 # `fail_fast` stops at the first wrong item, because a list can have half a million items
 TextList = Annotated[list[str], Field(fail_fast=True)]
-Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = TextList | Annotated[list[TokenIds], Field(fail_fast=True)]
 
@@ -47,7 +46,6 @@ class CompletionRequest(BaseModel):
     top_p: Probability = 1.0
     top_k: PositiveInt | None = None  # not in OpenAI's API
     min_p: Probability = 0.0  # not in OpenAI's API
-    logit_bias: dict[Annotated[int, Field(strict=False)], Bias] = {}  # by token id
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1)
     stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []

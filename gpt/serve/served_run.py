@@ -3,13 +3,10 @@
 import logging
 import time
 import unicodedata
-from collections.abc import Iterable
 from copy import copy
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from gpt.errors import GPTError, UsageError
@@ -53,7 +50,9 @@ class ServedModel:
             except UsageError as error:
                 raise HTTPException(400, f"prompt: {error}") from None
             return self.vocabulary.encode(text).tolist()
-        self._check_ids("prompt", prompt)
+        V = len(self.vocabulary)
+        if outside := [id_ for id_ in prompt if not 0 <= id_ < V]:
+            raise HTTPException(400, f"prompt: expected ids from 0 to {V - 1}, got {outside[0]}")
         return prompt
 
     def normalized(self, field: str, text: str) -> str:
@@ -66,19 +65,6 @@ class ServedModel:
             message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
             raise HTTPException(400, f"{message}, got {marks}; leave some out")
         return normalized(text, self.checkpoint.config.data, self.vocabulary)
-
-    def bias(self, logit_bias: dict[int, float]) -> NDArray[np.float64]:
-        """Return the numbers (V,) to add to the logits; raise HTTPException for unknown ids."""
-        self._check_ids("logit_bias", logit_bias)
-        bias = np.zeros(len(self.vocabulary))
-        bias[[*logit_bias]] = [*logit_bias.values()]
-        return bias
-
-    def _check_ids(self, field: str, ids: Iterable[int]) -> None:
-        V = len(self.vocabulary)
-        if outside := [id_ for id_ in ids if not 0 <= id_ < V]:
-            message = f"{field}: expected ids from 0 to {V - 1}, got {outside[0]}"
-            raise HTTPException(400, message)
 
 
 def _most_marks(text: str) -> int:
