@@ -23,13 +23,6 @@ LONG = 60_000  # tokens that no test waits for
 Answer = tuple[int, Any, Message]
 
 
-def trained(folder: Path, **changes: Any) -> Path:
-    text = folder / "pangram.txt"
-    text.write_text(PANGRAM * 29, "utf-8")
-    outcome = gpt.train(small(**changes), text=str(text), run_dir=folder / "run")
-    return Path(outcome.run)
-
-
 @contextmanager
 def serving(
     run: Path, *options: str, program: tuple[str, ...] = COMMAND
@@ -49,7 +42,10 @@ def serving(
 
 @pytest.fixture(name="run", scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("serve"))
+    folder = tmp_path_factory.mktemp("serve")
+    text = folder / "pangram.txt"
+    text.write_text(PANGRAM * 29, "utf-8")
+    return Path(gpt.train(small(), text=str(text), run_dir=folder / "run").run)
 
 
 @pytest.fixture(name="server", scope="module")

@@ -8,7 +8,6 @@ import signal
 import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ import numpy as np
 import openai
 
 import gpt
-from gpt.runs.format import TrainingState
-from gpt.runs.write import write_checkpoint
 from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, small
 from tests.serving import (  # noqa: F401
-    LONG,
     WAIT_S,
     ask,
     openai_client,
@@ -29,7 +25,6 @@ from tests.serving import (  # noqa: F401
     shared_server,
     streaming,
     text_of,
-    trained,
     trained_run,
 )
 
@@ -171,38 +166,15 @@ def test_the_printed_example_works(run):
         assert len(text_of(url, **json.loads(shlex.split(body)[1]))) == 200
 
 
-def test_a_run_in_training_is_served_with_its_token_until_a_signal(tmp_path, capfd):
-    """A new checkpoint answers new requests; a text that was begun keeps its model."""
-    run = trained(tmp_path)
-    data = gpt.load(run, device="cpu").checkpoint
-    step = data.step + 1
-    others = {name: weight * 1.5 for name, weight in data.weights.items()}
-    with serving(run, "--token", "s3cret", "--checkpoint", "last") as (url, process):
+def test_a_token_is_needed_until_a_signal(run, capfd):
+    with serving(run, "--token", "s3cret") as (url, process):
         basic = "Basic " + base64.b64encode(b"me:s3cret").decode()
         for wrong in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "Basic !"}):
             for path, body in (("/v1/models", None), ("/v1/completions", {"prompt": "a"})):
                 assert ask(url, body, path, **wrong)[0] == 401
         assert ask(url, path="/v1/models", Authorization=basic)[0] == 200
-
         with openai.OpenAI(base_url=f"{url}/v1", api_key="s3cret", timeout=WAIT_S) as client:
-            stream = client.completions.create(
-                model="run", prompt="a", stream=True, max_tokens=LONG
-            )
-            old = next(iter(stream)).system_fingerprint
-            write_checkpoint(run, replace(data, step=step, weights=others), TrainingState({}, {}))
-            logits = gpt.load(run, "last").logits("the quick").double()
-            scores = client.completions.create(
-                model="run", prompt="the quick", max_tokens=0, echo=True, logprobs=0
-            )
-            assert scores.system_fingerprint == f"step-{step}" != old
-            assert next(iter(stream)).system_fingerprint == old
-            ids = data.vocabulary.encode("the quick").tolist()
-            logs = logits.log_softmax(-1)[range(8), ids[1:]]
-            assert scores.choices[0].logprobs is not None
-            found = scores.choices[0].logprobs.token_logprobs
-            assert found is not None
-            np.testing.assert_allclose(found[1:], logs, atol=1e-4)
-            stream.close()
+            assert [model.id for model in client.models.list()] == ["run"]
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 128 + signal.SIGINT
     assert "stopped at once" not in capfd.readouterr().err  # a bug: nothing was cut off

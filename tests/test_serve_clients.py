@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 import gpt
 from gpt.serve.completion_request import parse_request
-from gpt.serve.served_run import ServedModel
+from gpt.serve.served_model import ServedModel
 from tests.serving import (  # noqa: F401
     LONG,
     WAIT_S,
@@ -125,7 +125,7 @@ def test_a_prompt_that_takes_minutes_to_normalise_is_refused(run):
     """A bug: 500,000 combining characters kept the server busy for minutes."""
     checkpoint = gpt.load(run, device="cpu").checkpoint
     config = checkpoint.config.changed(data={"normalize": "NFC"})
-    model = ServedModel(replace(checkpoint, config=config), "cpu")
+    model = ServedModel("run", replace(checkpoint, config=config), "cpu")
     with pytest.raises(HTTPException, match="at most 100 combining characters in a row, got 202"):
         model.encode("the " + "\u0301" * 101 + "\u0323" * 101 + " quick")
 

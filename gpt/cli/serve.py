@@ -38,14 +38,13 @@ def serve(
 ) -> None:
     """Serve a model to browsers, and to programs that use OpenAI's API.
 
-    The page at the printed address is that of gpt export --to html. Ctrl-C stops the server. New
-    checkpoints of a run that is being trained are served, too.
+    The page at the printed address is that of gpt export --to html. Ctrl-C stops the server.
     """
     if token is not None and not (token.isascii() and token.isprintable() and token):
         raise UsageError("--token: expected printable ASCII characters, at least one")
     try:
-        from gpt.serve.served_run import ServedRun
-        from gpt.serve.server import serve as serve_run
+        from gpt.serve.served_model import ServedModel
+        from gpt.serve.server import serve as serve_model
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
@@ -67,9 +66,9 @@ def serve(
         typer.echo(f"{url}\ncurl {url}/v1/completions{secret} -d '{body}'")
         sys.stdout.flush()
 
-    served = ServedRun(model.run, checkpoint, device, model.checkpoint)
+    served = ServedModel(model.run.resolve().name, model.checkpoint, device)
     try:
-        serve_run(served, host, port, token, on_ready)
+        serve_model(served, host, port, token, on_ready)
     except (KeyboardInterrupt, SystemExit) as stop:  # the signal that stopped the server
         stopped = Interrupted()  # without a message, as nothing was cut off
         stopped.exit_code = getattr(stop, "code", Interrupted.exit_code)

@@ -1,1 +1,1 @@
-"""A model behind HTTP: app -> completion_request -> completions -> served_run -> gpt.sampling."""
+"""A model behind HTTP: app -> completion_request -> completions -> served_model -> gpt.sampling."""

@@ -19,9 +19,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpt.serve.completion_request import CompletionRequest, parse_request
+from gpt.serve.completion_request import parse_request
 from gpt.serve.completions import Completion, error_content
-from gpt.serve.served_run import MAX_TEXTS, ServedRun
+from gpt.serve.served_model import MAX_TEXTS, ServedModel
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
@@ -71,24 +71,24 @@ class AccessCheck:
 class App(Starlette):
     """Web application.
 
-    One thread loads models and computes all texts, a short piece of one request at a time. It never
-    waits for a client that reads slowly.
+    One thread computes all texts, a short piece of one request at a time. It never waits for a
+    client that reads slowly.
 
     Args:
-        run: the run to serve.
+        model: the model to serve.
         token: the secret that each request must contain; None if none is needed.
         hosts: the names that the `Host` of a request can have; `*` for any. Otherwise, `Origin` and
             `Host` would be equal if another site's name resolves to this machine (DNS rebinding).
     """
 
-    def __init__(self, run: ServedRun, token: str | None, hosts: list[str]) -> None:
-        self.run = run
+    def __init__(self, model: ServedModel, token: str | None, hosts: list[str]) -> None:
+        self.model = model
         self._thread = ThreadPoolExecutor(1, "gpt serve")
         self._texts = 0  # number of texts being generated, or not yet read by their client
         routes = [
             Route("/", self.page),
             Route("/v1/models", self.models),
-            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/models/{name:path}", self.model_of_name),
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
         check = Middleware(AccessCheck, token)
@@ -101,32 +101,32 @@ class App(Starlette):
 
     async def page(self, request: Request) -> Response:
         """Send the page that runs the model in the browser."""
-        return HTMLResponse(await self.in_thread(self.run.page))
+        return HTMLResponse(await self.in_thread(lambda: self.model.page))
 
     async def models(self, request: Request) -> Response:
         """List the one model that is served."""
-        return JSONResponse({"object": "list", "data": [await self._description()]})
+        return JSONResponse({"object": "list", "data": [self._description()]})
 
-    async def model(self, request: Request) -> Response:
+    async def model_of_name(self, request: Request) -> Response:
         """Describe the model that is served, if the request names it."""
         self._check_name(request.path_params["name"])
-        return JSONResponse(await self._description())
+        return JSONResponse(self._description())
 
-    async def _description(self) -> dict[str, Any]:
-        checkpoint = (await self.in_thread(self.run.model)).checkpoint
+    def _description(self) -> dict[str, Any]:
         return {
-            "id": self.run.name,
+            "id": self.model.name,
             "object": "model",
-            "created": self.run.created,
+            "created": self.model.created,
             "owned_by": "gpt",
-            "step": checkpoint.step,
-            "val_loss": checkpoint.val_loss,
+            "step": self.model.checkpoint.step,
+            "val_loss": self.model.checkpoint.val_loss,
         }
 
     async def completions(self, request: Request) -> Response:
         """Continue or score the prompts of a request."""
         asked = parse_request(await _read_body(request))
-        completion = await self.in_thread(lambda: self._completion(asked))
+        self._check_name(asked.model)
+        completion = await self.in_thread(lambda: Completion(asked, self.model))
         if asked.stream:
             return EventStream(self, completion)
         with self.places(completion):
@@ -152,13 +152,9 @@ class App(Starlette):
         finally:
             self._texts -= count
 
-    def _completion(self, asked: CompletionRequest) -> Completion:
-        self._check_name(asked.model)
-        return Completion(asked, self.run.model(), self.run.name)
-
     def _check_name(self, name: str | None) -> None:
-        if name not in (None, self.run.name):
-            raise HTTPException(404, f"model: expected {self.run.name}, got {name!r:.100}")
+        if name not in (None, self.model.name):
+            raise HTTPException(404, f"model: expected {self.model.name}, got {name!r:.100}")
 
 
 class EventStream(StreamingResponse):

@@ -18,7 +18,7 @@ from gpt.errors import GPTError
 from gpt.sampling.generate import Generator, sample_sources
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.completion_request import MAX_REQUEST_TOKENS, CompletionRequest
-from gpt.serve.served_run import MAX_TEXTS, ServedModel
+from gpt.serve.served_model import MAX_TEXTS, ServedModel
 from gpt.text.prompt import encode_prompt
 
 PIECE_S = 0.03  # seconds of generating after which other requests have their turn
@@ -109,18 +109,13 @@ class CompletionChoice:
 
 
 class Completion:
-    """A request that is being answered. It keeps its model even if a newer checkpoint is loaded.
-
-    Args:
-        request: the request.
-        model: the model.
-        name: the name of the model.
+    """A request that is being answered.
 
     Raises:
         HTTPException: a prompt cannot be encoded, or there are too many tokens or texts.
     """
 
-    def __init__(self, request: CompletionRequest, model: ServedModel, name: str) -> None:
+    def __init__(self, request: CompletionRequest, model: ServedModel) -> None:
         self.request, self.model = request, model
         count = len(request.prompt) * request.n
         if count > MAX_TEXTS:
@@ -145,7 +140,7 @@ class Completion:
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": name,
+            "model": model.name,
             "system_fingerprint": f"step-{model.checkpoint.step}",
         }
         self._steps = self._generate()

@@ -1,4 +1,4 @@
-"""Listen on a port, and serve a run until a signal arrives."""
+"""Listen on a port, and serve a model until a signal arrives."""
 
 import errno
 import ipaddress
@@ -10,19 +10,19 @@ import uvicorn
 
 from gpt.errors import GPTError, UsageError
 from gpt.serve.app import App
-from gpt.serve.served_run import ServedRun
+from gpt.serve.served_model import ServedModel
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
 MAX_CONNECTIONS = 256  # largest number of clients at once; requests of further ones are refused
 
 
 def serve(
-    run: ServedRun, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
+    model: ServedModel, host: str, port: int, token: str | None, on_ready: Callable[[str], object]
 ) -> None:
-    """Serve a run until SIGINT or SIGTERM arrives, then run that signal's previous handler.
+    """Serve a model until SIGINT or SIGTERM arrives, then run that signal's previous handler.
 
     Args:
-        run: the run.
+        model: the model.
         host: the address or name to listen on.
         port: the port to listen on; 0 for any that is free.
         token: the secret that each request must have; None if none is needed.
@@ -47,7 +47,7 @@ def serve(
             )
         hosts = ["*"]
     config = uvicorn.Config(
-        App(run, token, hosts),
+        App(model, token, hosts),
         http="h11",
         ws="none",
         lifespan="off",

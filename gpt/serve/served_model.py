@@ -1,18 +1,16 @@
-"""The run that is served: the model of its newest checkpoint, and the encoding of prompts."""
+"""The model that is served: its engines, its page, and the encoding of prompts."""
 
-import logging
 import time
 import unicodedata
 from copy import copy
+from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from gpt.errors import GPTError, UsageError
+from gpt.errors import UsageError
 from gpt.export.html import html_page
 from gpt.runs.format import CheckpointData
-from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import Engine, open_engine
 from gpt.text.normalizer import normalized
 from gpt.text.prompt import check_known
@@ -20,15 +18,24 @@ from gpt.text.prompt import check_known
 MAX_TEXTS = 32  # largest number of texts in all requests that are being answered
 MAX_MARKS = 100  # largest number of combining characters in a row; normalising n takes O(n^2) time
 
-log = logging.getLogger(__name__)
-
 
 class ServedModel:
-    """The model of one checkpoint."""
+    """The model of a checkpoint of the run `name`.
 
-    def __init__(self, checkpoint: CheckpointData, device: str) -> None:
-        self.checkpoint, self.vocabulary, self.page = checkpoint, checkpoint.vocabulary, b""
+    Raises:
+        DeviceError: this machine does not have the device.
+        OutOfMemory: there is not enough memory to generate several texts.
+    """
+
+    def __init__(self, name: str, checkpoint: CheckpointData, device: str) -> None:
+        self.name, self.created = name, int(time.time())
+        self.checkpoint, self.vocabulary = checkpoint, checkpoint.vocabulary
         self._engine = open_engine(checkpoint, device, MAX_TEXTS)  # checks that memory suffices
+
+    @cached_property
+    def page(self) -> bytes:
+        """The page of `gpt export --to html`."""
+        return html_page(self.name, self.checkpoint)
 
     def engine(self, B: int) -> Engine:
         """Return an engine for B texts, which shares the weights with other engines."""
@@ -71,46 +78,3 @@ def _most_marks(text: str) -> int:
     """Return the largest number of combining characters in a row."""
     rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
     return max((len([*row]) for is_combining, row in rows if is_combining), default=0)
-
-
-class ServedRun:
-    """Run whose newest checkpoint is served, even while training continues.
-
-    Args:
-        run: the folder of the run.
-        which: `best`, `last` or a step.
-        device: the device to sample on, such as `auto`.
-        checkpoint: the checkpoint to begin with.
-
-    Raises:
-        DeviceError: this machine does not have the device.
-        OutOfMemory: there is not enough memory to generate several texts.
-    """
-
-    def __init__(self, run: Path, which: str, device: str, checkpoint: CheckpointData) -> None:
-        self.run, self.which, self.device = run, which, device
-        self.name, self.created = run.resolve().name, int(time.time())
-        self._model = ServedModel(checkpoint, device)
-
-    def model(self) -> ServedModel:
-        """Return the model of the newest checkpoint.
-
-        If that checkpoint is damaged or deleted, or has the same weights, return the same model as
-        before.
-        """
-        current = self._model.checkpoint
-        try:
-            if read_summary(self.run, self.which).weights_sha256 != current.weights_sha256:
-                new = read_checkpoint(self.run, self.which)
-                self._model = ServedModel(new, self.device)
-                log.info("%s: now serving step %d", self.run, new.step)
-        except GPTError as error:
-            log.warning("still serving step %d: %s", current.step, error)
-        return self._model
-
-    def page(self) -> bytes:
-        """Return the page of `gpt export --to html`."""
-        model = self.model()
-        if not model.page:
-            model.page = html_page(self.name, model.checkpoint)
-        return model.page
