@@ -40,13 +40,18 @@ from tests.serving import (  # noqa: F401
         ({"n": 10**9, "max_tokens": 0}, 400, "at most 32 texts"),
         ({"prompt": "a" * 900_000, "echo": True, "max_tokens": 0}, 400, "at most 65,536 tokens"),
         ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
+        ({"best_of": 2}, 400, "best_of: expected 1, got 2"),
+        ({"presence_penalty": 0.5}, 400, "presence_penalty: expected 0, got 0.5"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),
     ],
 )
 def test_a_wrong_request_gets_one_message(server, fields, status, message):
-    """A bug: a small request for 10**9 texts, or for long echoes, took all memory and time."""
+    """Bugs: a small request for 10**9 texts, or for long echoes, took all memory and time.
+
+    Bug: `best_of: 2` was answered by "no such field", though `best_of: 1` was accepted.
+    """
     got, answer, _ = ask(server, fields)
     assert (got, message in answer["error"]["message"]) == (status, True), answer
     assert answer["error"]["type"] == "invalid_request_error"

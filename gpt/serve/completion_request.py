@@ -1,7 +1,7 @@
 """Fields of a request to /v1/completions, as in OpenAI's API."""
 
 import reprlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
@@ -12,8 +12,6 @@ from gpt.config.section import NonNegativeFloat, PositiveInt
 MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, because all stay in memory
 MAX_LIKELY = 5  # largest number of alternatives listed for a token
 MAX_STOPS = 16  # largest number of stop strings of a request
-# unsupported fields; only the value that changes nothing is accepted
-NEUTRAL_VALUES = {"best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
 LISTS = {  # messages about fields that accept a list or a single item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
@@ -54,17 +52,17 @@ class CompletionRequest(BaseModel):
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored
+    # not supported: only the value that changes nothing is accepted
+    best_of: Literal[1] = 1
+    presence_penalty: Literal[0] = 0
+    frequency_penalty: Literal[0] = 0
 
     @model_validator(mode="before")
     @classmethod
-    def _without_neutral(cls, fields: Any) -> Any:
-        if isinstance(fields, dict):
-            return {
-                name: value
-                for name, value in fields.items()
-                if value is not None and NEUTRAL_VALUES.get(name) != value
-            }
-        return fields
+    def _without_null(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def rules(self) -> SampleConfig:
