@@ -24,11 +24,9 @@ Answer = tuple[int, Any, Message]
 
 
 @contextmanager
-def serving(
-    run: Path, *options: str, program: tuple[str, ...] = COMMAND
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of `gpt serve`."""
-    command = [*IN_A_TERMINAL, *program, "serve", str(run), "--port", "0", "--device", "cpu"]
+    command = [*IN_A_TERMINAL, *COMMAND, "serve", str(run), "--port", "0", "--device", "cpu"]
     with subprocess.Popen(
         [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -18,9 +18,11 @@ import gpt
 from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, small
 from tests.serving import (  # noqa: F401
+    LONG,
     WAIT_S,
     ask,
     openai_client,
+    posting,
     serving,
     shared_server,
     streaming,
@@ -180,10 +182,19 @@ def test_a_token_is_needed_until_a_signal(run, capfd):
     assert "stopped at once" not in capfd.readouterr().err  # a bug: nothing was cut off
 
 
-def test_sigterm_ends_streams(run):
-    with serving(run) as (url, process), streaming(url):
+def test_a_signal_ends_running_requests_with_a_message(run):
+    """Bug: requests got the status 500, and streams were cut without [DONE]."""
+    fields = {"max_tokens": LONG}
+    with serving(run) as (url, process), streaming(url) as stream, posting(url, fields) as whole:
+        assert len(text_of(url, max_tokens=9)) == 9  # the long texts have begun
         process.send_signal(signal.SIGTERM)
+        answers = [client.makefile("rb").read() for client in (stream, whole)]
         assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+    error = b'{"error": {"message": "the server is stopping", "type": "server_error"}}'
+    assert answers[0].count(b"data: " + error + b"\n\n") == 1
+    assert b"data: [DONE]\n\n" in answers[0]
+    assert answers[1].startswith(b"HTTP/1.1 503")
+    assert error.replace(b": ", b":").replace(b", ", b",") in answers[1]
 
 
 def test_an_occupied_port_and_an_open_door_are_refused(run, gpt):

@@ -25,7 +25,7 @@ from gpt.serve.served_model import MAX_TEXTS, ServedModel
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
-STALL_S = 60  # seconds after which a client that does not read its stream is dropped
+STALL_S = 3  # seconds of not reading after which a stream is dropped if its places are needed
 Answer = TypeVar("Answer")
 
 
@@ -85,6 +85,8 @@ class App(Starlette):
         self.model = model
         self._thread = ThreadPoolExecutor(1, "gpt serve")
         self._texts = 0  # number of texts being generated, or not yet read by their client
+        self.sends: dict[asyncio.Timeout, float] = {}  # events being sent, and since when
+        self.should_stop: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self.page),
             Route("/v1/models", self.models),
@@ -130,10 +132,16 @@ class App(Starlette):
         if asked.stream:
             return EventStream(self, completion)
         with self.places(completion):
-            while await self.in_thread(completion.advance):
+            while await self.advance(completion):
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client disconnected")
             return JSONResponse(completion.response())
+
+    async def advance(self, completion: Completion) -> bool:
+        """Generate a piece of the texts; return whether they have not yet ended."""
+        if self.should_stop():
+            raise HTTPException(503, "the server is stopping")
+        return await self.in_thread(completion.advance)
 
     async def in_thread(self, function: Callable[[], Answer]) -> Answer:
         """Call `function` in the only thread that uses the model; return its result."""
@@ -144,6 +152,8 @@ class App(Starlette):
         """Reserve memory for the texts of `completion`; raise HTTPException if there is none."""
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:
+            for limit, since in self.sends.items():
+                limit.reschedule(since + STALL_S)
             message = f"the server is busy with {self._texts} texts; try again later"
             raise HTTPException(429, message, {"Retry-After": "1"})
         self._texts += count
@@ -158,10 +168,13 @@ class App(Starlette):
 
 
 class EventStream(StreamingResponse):
-    """Response that streams a completion until its end, or until the client stops reading."""
+    """Response that streams a completion.
+
+    If its client has not read for STALL_S seconds, the next request that finds no place ends it.
+    """
 
     def __init__(self, app: App, completion: Completion) -> None:
-        events = completion.events(app.in_thread)
+        events = completion.events(lambda: app.advance(completion))
         headers = {"Cache-Control": "no-cache"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self.app, self.completion = app, completion
@@ -170,8 +183,12 @@ class EventStream(StreamingResponse):
         """Send the events."""
 
         async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(STALL_S):
-                await send(message)
+            async with asyncio.timeout(None) as limit:
+                self.app.sends[limit] = asyncio.get_running_loop().time()
+                try:
+                    await send(message)
+                finally:
+                    del self.app.sends[limit]
 
         with self.app.places(self.completion):
             await super().__call__(scope, receive, send_in_time)

@@ -159,16 +159,14 @@ class Completion:
         choices = [choice.take() for choice in self.choices]
         return self.head | {"choices": choices, "usage": self._usage()}
 
-    async def events(
-        self, in_thread: Callable[[Callable[[], bool]], Awaitable[bool]]
-    ) -> AsyncIterator[str]:
-        """Yield the response as server-sent events; generate by calls to `in_thread(advance)`."""
+    async def events(self, advance: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+        """Yield the response as server-sent events; call `advance` to generate each part."""
         with_usage = self.request.stream_options.get("include_usage")
         end = {"usage": None} if with_usage else {}
         pending = self.choices
         try:
             while pending:
-                await in_thread(self.advance)
+                await advance()
                 news = [choice for choice in pending if choice.text or choice.finish_reason]
                 pending = [choice for choice in pending if choice.finish_reason is None]
                 events = [self.head | {"choices": [choice.take()]} | end for choice in news]
@@ -241,7 +239,8 @@ def _event(content: dict[str, Any]) -> str:
 def error_content(error: Exception) -> dict[str, Any]:
     """Return the JSON of an error, in OpenAI's format. Log unexpected errors."""
     if isinstance(error, HTTPException):
-        message, kind = error.detail, "invalid_request_error"
+        is_server_error = error.status_code >= 500
+        message, kind = error.detail, "server_error" if is_server_error else "invalid_request_error"
     elif isinstance(error, GPTError):
         message, kind = str(error), "server_error"
     else:

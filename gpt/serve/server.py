@@ -46,8 +46,9 @@ def serve(
                 f"the environment variable GPT_TOKEN, or leave --host out"
             )
         hosts = ["*"]
+    app = App(model, token, hosts)
     config = uvicorn.Config(
-        App(model, token, hosts),
+        app,
         http="h11",
         ws="none",
         lifespan="off",
@@ -69,4 +70,6 @@ def serve(
         raise GPTError(message) from None
     with listener:
         on_ready(f"http://{shown}:{listener.getsockname()[1]}")
-        uvicorn.Server(config).run(sockets=[listener])
+        server = uvicorn.Server(config)
+        app.should_stop = lambda: server.should_exit
+        server.run(sockets=[listener])
