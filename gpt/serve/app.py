@@ -30,15 +30,11 @@ Answer = TypeVar("Answer")
 
 
 class AccessCheck:
-    """ASGI application that refuses requests sent by pages of other sites, or without the token.
+    """ASGI application that refuses requests sent by pages of other sites, or without `token`.
 
     A page of another site could call this server from the user's browser. The browser then sends
-    the site's address as `Origin`, which differs from `Host`.
-
-    Args:
-        app: the application that answers the other requests.
-        token: the secret that each request must have, as `Authorization: Bearer TOKEN` or as the
-            password that a browser asks for; None if none is needed.
+    the site's address as `Origin`, which differs from `Host`. Programs send the token as
+    `Authorization: Bearer TOKEN`, browsers as a password. All other requests go to `app`.
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:

@@ -31,7 +31,7 @@ class Token(NamedTuple):
 
     id: int
     log_probability: float | None = None  # None for the first id of a prompt
-    likely: dict[int, float] | None = None
+    likely: dict[str, float] | None = None  # by name
 
 
 @dataclass(eq=False)
@@ -92,12 +92,7 @@ class CompletionChoice:
             logprobs = {
                 "tokens": [names[token.id] for _, token in taken],
                 "token_logprobs": [token.log_probability for _, token in taken],
-                "top_logprobs": [
-                    None
-                    if token.likely is None
-                    else {names[id_]: log_p for id_, log_p in token.likely.items()}
-                    for _, token in taken
-                ],
+                "top_logprobs": [token.likely for _, token in taken],
                 "text_offset": [index for index, _ in taken],
             }
         return {
@@ -218,7 +213,8 @@ class Completion:
         if (count := self.request.logprobs) is None:
             return Token(id_)
         top = np.argsort(-log_probabilities, kind="stable")[:count].tolist()
-        likely = {each: float(log_probabilities[each]) for each in [*top, id_]}
+        names = self.model.vocabulary.names
+        likely = {names[each]: float(log_probabilities[each]) for each in [*top, id_]}
         return Token(id_, float(log_probabilities[id_]), likely)
 
     def _usage(self) -> dict[str, int]:
