@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def compare(
-    runs: str | Path | Sequence[str | Path], *, losses: Sequence[float] = ()
-) -> "Comparison":
+def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     """Compare runs. Runs that differ only by seed form one row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, the
@@ -31,25 +29,19 @@ def compare(
     Args:
         runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
             nanoGPT's log.
-        losses: val losses, in nats per character. The comparison shows how long each run trained
-            until it reached them. By default, the lowest loss that all runs reach, rounded up to
-            two decimals.
 
     Returns:
         A Comparison: the rows, and the difference between the first row and each other row.
         All losses are in nats per character, so runs of different vocabularies can be compared.
 
     Raises:
-        UsageError: there is no such run, the val texts of two runs differ, there is nothing to
-            compare, or `losses` has a number that is not finite and positive.
+        UsageError: there is no such run, the val texts of two runs differ, or there is nothing to
+            compare.
         CheckpointError: a run is damaged.
         TextError: a text is missing, and no val loss in nats per character was stored.
     """
     from gpt.evaluation.comparison import compare_runs
 
-    for loss in losses:
-        if not 0 < loss < math.inf:
-            raise UsageError(f"--to {loss:g}: expected a val loss that is finite and above 0")
     names = [runs] if isinstance(runs, str | Path) else runs
     paths = [path for name in names for path in _paths(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
@@ -68,7 +60,7 @@ def compare(
             run, texts[run.name] = _measure(path)
             compared.append(run)
     _check_same_text(texts)
-    return compare_runs(compared, losses)
+    return compare_runs(compared)
 
 
 def _paths(name: str) -> list[Path]:

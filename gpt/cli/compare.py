@@ -29,9 +29,6 @@ ComparedNames = Annotated[
 
 def compare(
     runs: ComparedNames,
-    to: list[float] | None = option(
-        "LOSS", "Also show the seconds until this val loss; default the lowest that all runs reach."
-    ),
     out: Path | None = option(
         "FILE", "Also draw the losses by steps, characters and seconds, as a .png file."
     ),
@@ -51,7 +48,7 @@ def compare(
 
     from gpt import api
 
-    comparison = api.compare(runs, losses=to or ())
+    comparison = api.compare(runs)
     if out is not None:
         with phase("drawing"):
             from gpt.inspection.attention_picture import png

@@ -54,7 +54,7 @@ class Row:
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps until the last evaluation
     seconds: float | None  # mean seconds of training until that evaluation
-    seconds_to: dict[float, float | None]  # mean seconds to a loss; None if a run did not reach it
+    seconds_to: float | None  # mean seconds until `Comparison.reached`; None without a curve
     parameters: int | None
 
 
@@ -74,30 +74,30 @@ class Comparison:
 
     rows: list[Row]  # in the order of their first runs
     differences: list[RowDifference]  # one for each row but the first
+    reached: float | None  # lowest val loss that all runs reach, rounded up to two decimals
     blocks: int  # number of blocks of the val split; 0 if their losses are unknown
     block: int  # characters of each block
 
 
-def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> Comparison:
+def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
     """Group `runs` into rows, and compare each row with the first.
 
     Runs that differ only by seed form a row. A run with the same settings and seed as an earlier
-    run is in another row. `losses` are the val losses for which `Row.seconds_to` is computed, by
-    default the lowest one that all runs reach, rounded up to two decimals.
+    run is in another row.
     """
-    if not losses:
-        lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
-        losses = [math.ceil(100 * max(lowest)) / 100] if lowest else []
+    lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
+    reached = math.ceil(100 * max(lowest)) / 100 if lowest else None
     groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:
         identity = _identity(run)
         groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
         seen[identity, run.seed] += 1
     differing = _differing([group[0] for group in groups.values()])
-    rows = [_row(i, group, differing, losses) for i, group in enumerate(groups.values(), 1)]
+    rows = [_row(i, group, differing, reached) for i, group in enumerate(groups.values(), 1)]
     return Comparison(
         rows,
         [_difference(rows[0], row) for row in rows[1:]],
+        reached,
         max(len(run.blocks) for run in runs),
         max(run.block for run in runs),
     )
@@ -119,7 +119,7 @@ def _differing(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def _row(
-    number: int, runs: list[ComparedRun], differing: Sequence[str], losses: Sequence[float]
+    number: int, runs: list[ComparedRun], differing: Sequence[str], reached: float | None
 ) -> Row:
     first, curves = runs[0], [run.curve for run in runs]
     loss = seed_mean([run.loss for run in runs])
@@ -132,7 +132,7 @@ def _row(
         final_loss=seed_mean([curve.final_loss for curve in curves]),
         steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),
         seconds=_mean([curve.seconds[-1] for curve in curves if curve.seconds]),
-        seconds_to={each: _mean([curve.seconds_to(each) for curve in curves]) for each in losses},
+        seconds_to=None if reached is None else _mean([c.seconds_to(reached) for c in curves]),
         parameters=first.parameters,
     )
 

@@ -1,11 +1,10 @@
 """Show a comparison of runs as tables for the terminal."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from gpt.errors import counted, listed, shown
-from gpt.evaluation.comparison import Comparison, Row
+from gpt.evaluation.comparison import Comparison
 from gpt.evaluation.intervals import StudentInterval
 from gpt.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
@@ -44,17 +43,17 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
     elif keys:
         lines = [[key, *column] for key, column in zip(keys, zip(*cells, strict=True), strict=True)]
         tables.append((["setting", *numbers], lines, "l" + "r" * len(rows)))
-    tables.append(_results(rows))
+    tables.append(_results(comparison))
     if comparison.differences:
         tables.append(_differences(comparison))
     return tables
 
 
-def _results(rows: Sequence[Row]) -> PlainTable:
-    targets = [f"s to {loss:g}" for loss in rows[0].seconds_to]
-    heading = ["row", "n", "val loss", "s.e.", "final", "steps", "seconds", *targets, "parameters"]
+def _results(comparison: Comparison) -> PlainTable:
+    reached = f"s to {_number(comparison.reached, 'g')}"
+    heading = ["row", "n", "val loss", "s.e.", "final", "steps", "seconds", reached, "parameters"]
     lines = []
-    for row in rows:
+    for row in comparison.rows:
         lines.append([
             str(row.number),
             str(len(row.runs)),
@@ -63,7 +62,7 @@ def _results(rows: Sequence[Row]) -> PlainTable:
             _number(row.final_loss.mean if row.final_loss else None, ".4f"),
             _number(row.steps, ",.0f"),
             _number(row.seconds, ",.1f"),
-            *(_number(seconds, ",.1f") for seconds in row.seconds_to.values()),
+            _number(row.seconds_to, ",.1f"),
             _number(row.parameters, ","),
         ])  # fmt: skip
     return heading, lines, "r" * len(heading)
