@@ -404,16 +404,6 @@ def test_a_closed_standard_input_is_an_empty_one(trained, arguments):
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
-def test_explain_takes_a_run_as_argument_or_option(gpt, trained):
-    """Bug: `gpt explain LESSON RUN` was refused."""
-    for run in (["nowhere"], ["--run", "nowhere"]):
-        code, _, err = gpt("explain", "follow", *run)
-        assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
-    code, _, err = gpt("explain", "follow", "small", "--run", "other")
-    assert (code, err) == (2, "gpt: expected one run, got small and --run other; leave out one\n")
-    assert gpt("explain", "follow", "--run", "small")[0] == 0
-
-
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
 def test_delete_asks_in_a_terminal(gpt, trained, monkeypatch, typed, code):
     """Bug: `gpt runs --delete` deleted at once."""

@@ -23,9 +23,6 @@ def explain(
             metavar="LESSON", help="The lesson to show; without one, the lessons are listed."
         ),
     ] = None,
-    run_argument: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run, as --run RUN.")
-    ] = None,
     run: str | None = option("RUN", "With `follow`: the run to look into; default the newest."),
     text: str | None = option(
         "TEXT",
@@ -42,9 +39,6 @@ def explain(
     debug: DebugFlag = False,
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
-    if run is not None and run_argument is not None:
-        raise UsageError(f"expected one run, got {run_argument} and --run {run}; leave out one")
-    run = run_argument if run is None else run
     _check_request(lesson, run, text, write)
     if lesson is None:
         typer.echo(_lessons(terminal_width()))
