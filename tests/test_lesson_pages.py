@@ -276,9 +276,12 @@ def test_val_loss_predicts_each_character_of_whole_windows_once():
 
 
 def test_a_written_file_replaces_nothing(gpt):
+    """Bug: a link was refused with "a plain file to replace", though no file is replaced."""
     Path("old.py").write_text("mine")
+    Path("link.py").symlink_to("old.py")
     for arguments, message in [
         (["head", "--write", "old.py"], "--write old.py: expected a new file, but it exists"),
+        (["head", "--write", "link.py"], "--write link.py: expected a new file, but it exists"),
         (["head", "--write", "a.txt"], "--write a.txt: expected a name that ends in .py or .ipynb"),
         (["--write", "a.py"], "--write: name a lesson too"),
         (["textbook", "--write", "a.ipynb"], "it is a program, not a lesson"),

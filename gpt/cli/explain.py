@@ -83,9 +83,9 @@ def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: b
     from gpt.inspection.output import check_out, write_out
     from gpt.lessons import render
 
-    check_out(path, "--write", [".py", ".ipynb"], overwrite=True)
-    if path.exists():  # it may contain the learner's changes
+    if os.path.lexists(path):  # it may contain the learner's changes
         raise UsageError(f"--write {path}: expected a new file, but it exists; choose another name")
+    check_out(path, "--write", [".py", ".ipynb"])
     if lesson == TEXTBOOK:
         content = Path(render.__file__).with_name("textbook.py").read_text("utf-8")
     elif path.suffix.lower() == ".ipynb":
