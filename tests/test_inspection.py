@@ -199,11 +199,12 @@ def test_a_hostile_text_stays_data():
 
 def test_a_name_is_checked():
     """A link or a pipe was replaced by the picture, without a word."""
-    check_out(Path("a.png"))
-    check_out(Path("a.html"))
+    endings = [".png", ".html"]
+    check_out(Path("a.png"), "--out", endings)
+    check_out(Path("a.html"), "--out", endings)
     Path("link.png").symlink_to("a.png")
     os.mkfifo("pipe.png")
     Path("folder.png").mkdir()
     for name in ("a.pdf", "a", ".png", "nowhere/a.png", "link.png", "pipe.png", "folder.png"):
         with pytest.raises(UsageError, match=f"out {name}: "):
-            check_out(Path(name))
+            check_out(Path(name), "--out", endings)

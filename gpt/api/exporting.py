@@ -1,15 +1,12 @@
 """Write a model in a format that can be used without this package."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpt.export.export_formats import check_export
-
-if TYPE_CHECKING:
-    from gpt.api.model import Model
+from gpt.api.model import Model
+from gpt.errors import UsageError
 
 
-def export(model: "Model", to: str, out: str | Path, *, overwrite: bool = False) -> None:
+def export(model: Model, to: str, out: str | Path, *, overwrite: bool = False) -> None:
     """Write the model in a format that can be used without this package.
 
     Args:
@@ -23,13 +20,16 @@ def export(model: "Model", to: str, out: str | Path, *, overwrite: bool = False)
             weight is too large for the page's float16.
     """
     out = Path(out)
-    check_export(to, out, overwrite=overwrite)
     if to == "html":
         from gpt.export.html import html_page
-        from gpt.inspection.output import write_out
+        from gpt.files import write_atomically
+        from gpt.inspection.output import check_out
 
-        write_out(out, html_page(model.run.resolve().name, model.checkpoint))
-    else:
+        check_out(out, "--out", [".html"], overwrite=overwrite)
+        write_atomically(out, [html_page(model.run.resolve().name, model.checkpoint)])
+    elif to == "huggingface":
         from gpt.export.huggingface import export_huggingface
 
-        export_huggingface(model.run, model.checkpoint, out)
+        export_huggingface(model.run, model.checkpoint, out, overwrite=overwrite)
+    else:
+        raise UsageError(f"--to {to}: expected html or huggingface")

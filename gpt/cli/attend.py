@@ -15,6 +15,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import GPTError, UsageError
+from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.display import in_one_line
 
@@ -46,11 +47,11 @@ def attend(
     debug: DebugFlag = False,
 ) -> None:
     """Show what each head attends to, and how much it lowers the loss."""
-    from gpt.inspection.output import check_out, write_out
+    from gpt.inspection.output import check_out
 
     is_picture = out is not None and out.suffix.lower() == ".png"
     if out is not None:
-        check_out(out, overwrite=overwrite)
+        check_out(out, "--out", [".png", ".html"], overwrite=overwrite)
     if is_picture and (layer or head):
         raise UsageError(f"--out {out}: a picture shows all heads; leave out --layer and --head")
 
@@ -92,7 +93,7 @@ def attend(
         from gpt.inspection.attention_views import attention_page
 
         content = attention_page(analysis, text, title, vocabulary, chosen)
-    write_out(out, content)
+    write_atomically(out, [content])
     typer.echo(out)
 
 

@@ -15,6 +15,7 @@ from gpt.cli.options import (
     show_json,
     terminal_width,
 )
+from gpt.files import write_atomically
 from gpt.status import phase
 
 ComparedNames = Annotated[
@@ -41,12 +42,11 @@ def compare(
     The difference of two rows is shown with two confidence intervals: one for other texts of the
     same kind, and one for other seeds.
     """
-    if out is not None:
-        from gpt.inspection.output import check_out, write_out
-
-        check_out(out, endings=(".png",), overwrite=overwrite)
-
     from gpt import api
+    from gpt.inspection.output import check_out
+
+    if out is not None:
+        check_out(out, "--out", [".png"], overwrite=overwrite)
 
     comparison = api.compare(runs)
     if out is not None:
@@ -54,7 +54,7 @@ def compare(
             from gpt.inspection.attention_picture import png
             from gpt.inspection.curves_picture import draw_curves
 
-            write_out(out, png(draw_curves(comparison)))
+            write_atomically(out, [png(draw_curves(comparison))])
     if as_json:
         show_json(asdict(comparison))
         return

@@ -17,6 +17,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import UsageError
+from gpt.files import write_atomically
 
 
 def data(
@@ -39,14 +40,14 @@ def data(
         show((json.dumps({"freed_bytes": freed}) if as_json else message) + "\n")
         return
     from gpt import api
-    from gpt.inspection.output import check_out, write_out
+    from gpt.inspection.output import check_out
     from gpt.inspection.text_views import text_page, text_table
 
     if html is not None:
-        check_out(html, "--html", (".html",), overwrite=overwrite)
+        check_out(html, "--html", [".html"], overwrite=overwrite)
     report = api.describe(text or (), overrides or ())
     if html is not None:
-        write_out(html, text_page(report), "--html")
+        write_atomically(html, [text_page(report)])
     if as_json:
         show_json(asdict(report))
     else:

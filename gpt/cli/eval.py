@@ -17,6 +17,7 @@ from gpt.cli.options import (
     show_json,
     terminal_width,
 )
+from gpt.files import write_atomically
 from gpt.status import phase
 
 
@@ -46,10 +47,10 @@ def evaluate(
     compared with n-gram models and compressors.
     """
     from gpt import api
-    from gpt.inspection.output import check_out, write_out
+    from gpt.inspection.output import check_out
 
     if html is not None:
-        check_out(html, "--html", (".html",), overwrite=overwrite)
+        check_out(html, "--html", [".html"], overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
         # imported here, so that a wrong name of a run is reported before torch is imported
@@ -63,7 +64,7 @@ def evaluate(
     )
     title = f"{model.run.resolve().name}, step {model.step}"
     if html is not None:
-        write_out(html, evaluation_page(report, title), "--html")
+        write_atomically(html, [evaluation_page(report, title)])
     if as_json:
         fields = asdict(replace(report, surprise=None))
         del fields["surprise"]  # millions of numbers, which only the page shows

@@ -12,6 +12,7 @@ import typer
 
 from gpt.cli.options import DebugFlag, flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
+from gpt.files import write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
 from gpt.status import phase
 
@@ -80,7 +81,7 @@ def _check_request(
 
 def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: bool) -> None:
     """Write the lesson to a new file `path`."""
-    from gpt.inspection.output import check_out, write_out
+    from gpt.inspection.output import check_out
     from gpt.lessons import render
 
     if os.path.lexists(path):  # it may contain the learner's changes
@@ -92,7 +93,7 @@ def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: b
         content = render.to_notebook(render.read_lesson(lesson, run, text))
     else:
         content = render.to_program(render.read_lesson(lesson, run, text), answer=answer)
-    write_out(path, content.encode(), "--write")
+    write_atomically(path, [content.encode()])
     typer.echo(path)
 
 

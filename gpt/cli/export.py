@@ -18,9 +18,7 @@ def export(
 ) -> None:
     """Export a model as one web page, or for the transformers library."""
     from gpt import api
-    from gpt.export.export_formats import check_export
 
-    check_export(to, out, overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint)
     api.export(model, to, out, overwrite=overwrite)

@@ -22,32 +22,30 @@ from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
-from gpt.export.export_formats import CODE
 from gpt.export.huggingface_tokenizer import PADDING, tokenizer_json
-from gpt.files import write_synced
-from gpt.inspection.output import writing
+from gpt.files import naming, write_synced
+from gpt.inspection.output import check_absent
 from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.text.prompt import encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
+CODE = "modeling_gpt.py"  # name of a file that only an export for transformers has
 CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
 
 
-def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None:
-    """Write a model as a folder for transformers.
+def export_huggingface(
+    run: Path, checkpoint: CheckpointData, out: Path, *, overwrite: bool = False
+) -> None:
+    """Write the `checkpoint` of `run` to the folder `out`, for transformers.
 
-    Other files in `out` are kept. Files in `out` are replaced only after all new ones have been
-    written.
-
-    Args:
-        run: the folder of the run.
-        checkpoint: its checkpoint.
-        out: the folder to write.
+    With `overwrite`, an earlier export in `out` is replaced, after all new files have been written.
+    Other files in `out` are kept.
 
     Raises:
-        UsageError: a folder in `out` has the name of a file to write.
+        UsageError: `out` exists, and is not to be replaced or is not a folder of such an export.
     """
+    _check_folder(out, overwrite)
     config = _without_folders(checkpoint.config)
     prefix = "members.0." if member_prefixes(config.model) == [""] else ""
     weights = {f"{prefix}{name}": weight for name, weight in checkpoint.weights.items()}
@@ -69,8 +67,21 @@ def export_huggingface(run: Path, checkpoint: CheckpointData, out: Path) -> None
         "README.md": _model_card(run, checkpoint, config).encode(),
         "gpt_config.yaml": to_yaml(config).encode(),
     }
-    with writing(out):
+    with naming(out):
         _write(out, contents)
+
+
+def _check_folder(out: Path, overwrite: bool) -> None:
+    """Raise UsageError unless an export can be written to the folder `out`."""
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
+    if not overwrite:
+        check_absent(out, "--out")
+    elif out.is_dir() and not (out / CODE).is_file() and [*out.glob("[!.]*")]:
+        raise UsageError(
+            f"--out {out}: expected a new or empty folder, or one that gpt exported, got one with "
+            f"other files; choose another name"
+        )
 
 
 def _write(out: Path, contents: dict[str, bytes]) -> None:
