@@ -17,7 +17,7 @@ import torch
 
 import gpt
 from gpt import api
-from gpt.api.analysis import analyze_attention
+from gpt.api.evaluation import analyze_attention
 from gpt.api.resolve import run_text
 from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
@@ -273,7 +273,7 @@ def test_help_lists_the_functions_and_describes_them():
 
 
 PUBLIC = [
-    *(getattr(api, name) for name in api.__all__ if name != "Model"),
+    *(getattr(api, name) for name in api.MODULES if name != "Model"),
     *(f for name, f in vars(gpt.Model).items() if inspect.isfunction(f) and name[0] != "_"),
 ]
 
@@ -326,7 +326,7 @@ import gc, os, sys, threading
 
 import gpt
 from gpt import api
-from gpt.api.analysis import analyze_attention
+from gpt.api.evaluation import analyze_attention
 from gpt.api.resolve import run_text
 
 environment = dict(os.environ)

@@ -60,7 +60,10 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt):
 
 
 def test_only_new_lines_are_shown_and_prompts_as_asked(gpt):
-    """Bug: of sampled names, one could not see which the text has; the prompt was always shown."""
+    """Bug: of sampled names, one could not see which the text has; the prompt was always shown.
+
+    Bug: a missing text was reported only after all samples had been generated.
+    """
     text = "".join(f"{a}{b}{c}\n" for a in "abcd" for b in "efgh" for c in "ijkl") * 9
     Path("names.txt").write_text(text)
     run = api.train(small(train__learning_rate=0.01), text="names.txt", run_dir="run").run
@@ -74,5 +77,5 @@ def test_only_new_lines_are_shown_and_prompts_as_asked(gpt):
     shown = gpt(*options, *short)[1]
     assert gpt(*options, *short, "--no-prompt")[1] == shown[2:]
     Path("names.txt").unlink()
-    code, out, err = gpt(*options, "--new")
+    code, out, err = gpt(*options[:-1], 10**8, "--new")
     assert (code, out, "put the text back, or leave out --new" in err) == (1, "", True)

@@ -16,45 +16,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt.api.analysis import analyze_attention
-    from gpt.api.estimation import estimate
-    from gpt.api.evaluation import describe, evaluate
-    from gpt.api.exporting import export
-    from gpt.api.model import Model, load
-    from gpt.api.run_comparison import compare
-    from gpt.api.sweeps import resume_sweep, sweep
-    from gpt.api.training import resume, train
+    from gpt.api.estimation import estimate as estimate
+    from gpt.api.evaluation import analyze_attention as analyze_attention
+    from gpt.api.evaluation import describe as describe
+    from gpt.api.evaluation import evaluate as evaluate
+    from gpt.api.exporting import export as export
+    from gpt.api.model import Model as Model
+    from gpt.api.model import load as load
+    from gpt.api.run_comparison import compare as compare
+    from gpt.api.sweeps import resume_sweep as resume_sweep
+    from gpt.api.sweeps import sweep as sweep
+    from gpt.api.training import resume as resume
+    from gpt.api.training import train as train
 
 MODULES = {  # the module that defines each name
     "Model": "model",
-    "analyze_attention": "analysis",
+    "analyze_attention": "evaluation",
     "compare": "run_comparison",
     "describe": "evaluation",
     "estimate": "estimation",
     "evaluate": "evaluation",
     "export": "exporting",
     "load": "model",
-    "new_lines": "novelty",
     "resume": "training",
     "resume_sweep": "sweeps",
     "sweep": "sweeps",
     "train": "training",
 }
-__all__ = [
-    "Model",
-    "analyze_attention",
-    "compare",
-    "describe",
-    "estimate",
-    "evaluate",
-    "export",
-    "load",
-    "new_lines",
-    "resume",
-    "resume_sweep",
-    "sweep",
-    "train",
-]
 
 
 def __getattr__(name: str) -> Any:

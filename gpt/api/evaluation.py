@@ -1,4 +1,4 @@
-"""Evaluate a model on a text, or describe a text."""
+"""Evaluate a model on a text, analyse its attention, or describe a text."""
 
 import logging
 from collections.abc import Sequence
@@ -6,22 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt.api.model import Model
 from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, resolve, run_text
 from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 
 if TYPE_CHECKING:
-    from gpt.api.model import Model
     from gpt.evaluation.evaluation_report import EvaluationReport
+    from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
     from gpt.evaluation.text_report import TextReport
+    from gpt.sampling.stopping import Sample
+    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
 
 def evaluate(
-    model: "Model",
+    model: Model,
     text: TextPath | Sequence[TextPath] | None = None,
     *,
     by: str | Sequence[str] = (),
@@ -50,8 +53,12 @@ def evaluate(
             vocabulary.
     """
     from gpt.device import default_modes
+    from gpt.evaluation.scored_text import val_text
 
-    scored = _val(model) if text is None else _text(model, text)
+    if text is None:
+        scored = val_text(run_text(model, "to evaluate another text, name it after the run"))
+    else:
+        scored = _text(model, text)
     if memorisation and scored.train is None:
         raise UsageError(
             "--memorisation needs the text that the run was trained on; put it back, or leave out "
@@ -69,7 +76,7 @@ def evaluate(
     return report
 
 
-def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
+def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
     """Measure how much `model` repeats its train split, compared with `text`."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect
@@ -83,18 +90,7 @@ def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
         return measure_memorisation(text, text.train, ids)
 
 
-def _val(model: "Model") -> "ScoredText":
-    """Return the val split of the run's text."""
-    from gpt.evaluation.scored_text import val_text
-
-    try:
-        return val_text(run_text(model))
-    except GPTError as error:
-        advice = "to evaluate another text, name it after the run"
-        raise type(error)(f"{error}; {advice}") from None
-
-
-def _text(model: "Model", text: TextPath | Sequence[TextPath]) -> "ScoredText":
+def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
     from gpt.text.sources import may_have_columns
@@ -116,6 +112,48 @@ def _text(model: "Model", text: TextPath | Sequence[TextPath]) -> "ScoredText":
         log.warning("not compared with simple predictors, which need the run's text: %s", error)
         train = None
     return other_text(corpus, model.vocabulary, train)
+
+
+def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
+    """Compute the attention weights of all heads on a text, and the effect of each head.
+
+    Args:
+        model: the model, from `gpt.load`. For an ensemble, only the first member is used.
+        text: 1 to `model.T` characters.
+
+    Returns:
+        An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
+        network's losses in nats at each character but the first. `losses_without`
+        (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
+        each head's mean weight on the previous character. `induction` (n_layer, H) is near 1
+        for heads that attend to what followed the same character before.
+
+    Raises:
+        UsageError, CheckpointError, OutOfMemory: as `Model.attention` raises them.
+    """
+    from gpt.device import default_modes
+    from gpt.evaluation.head_analysis import analyze_text
+    from gpt.model.ensemble import members_of
+
+    with default_modes():
+        return analyze_text(members_of(model.module)[0], model.vocabulary, model.prepare(text))
+
+
+def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
+    """Return the lines of `samples` that do not occur in the train split of `corpus`, each once.
+
+    The first line of a sample includes the last line of its prompt. The last line of a sample is
+    left out, unless a stop string that begins with a line end has ended the sample.
+    """
+    from gpt.evaluation.text_report import lines_in
+
+    lines: dict[str, None] = {}
+    for sample in samples:
+        *whole, last = (sample.prompt.rpartition("\n")[2] + sample.text).split("\n")
+        is_last_whole = sample.stop is not None and sample.stop.startswith("\n")
+        lines |= dict.fromkeys([*whole, last] if is_last_whole else whole)
+    known = lines_in(corpus.train, corpus.vocabulary, lines.keys())
+    return [line for line in lines if line and line not in known]
 
 
 def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import TextError, UsageError, shown
+from gpt.errors import GPTError, TextError, UsageError, shown
 from gpt.files import check_working_folder
 from gpt.status import phase
 
@@ -114,15 +114,20 @@ def read_text(
     return corpus
 
 
-def run_text(model: "Model") -> "Corpus":
-    """Read the text that `model` was trained on; raise UsageError if it has changed since."""
-    corpus = read_text(model.config, model.vocabulary, model.run)
-    expected = model.checkpoint.text_sha256
-    if corpus.sha256 != expected:
-        raise UsageError(
-            f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
-            f"since"
-        )
+def run_text(model: "Model", advice: str = "") -> "Corpus":
+    """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
+
+    `advice` is the end of the message: what the user can do without the text.
+    """
+    try:
+        corpus = read_text(model.config, model.vocabulary, model.run)
+        if corpus.sha256 != model.checkpoint.text_sha256:
+            raise UsageError(
+                f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
+                f"since"
+            )
+    except GPTError as error:
+        raise type(error)(f"{error}; {advice}" if advice else error) from None
     return corpus
 
 

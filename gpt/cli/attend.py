@@ -1,7 +1,6 @@
 """The command `gpt attend`: print, draw or explore attention weights."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,13 +13,10 @@ from gpt.cli.options import (
     option,
     terminal_width,
 )
-from gpt.errors import GPTError, UsageError
+from gpt.errors import UsageError
 from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.display import in_one_line
-
-if TYPE_CHECKING:
-    from gpt.api.model import Model
 
 VAL_CHARACTERS = 64  # characters of the val split that are shown without --text
 TITLE_CHARACTERS = 48  # characters of the text in the title of a picture or page
@@ -56,6 +52,8 @@ def attend(
         raise UsageError(f"--out {out}: a picture shows all heads; leave out --layer and --head")
 
     from gpt import api
+    from gpt.api.resolve import run_text
+    from gpt.text.vocabulary import REPLACEMENT
 
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
@@ -66,7 +64,12 @@ def attend(
     ):
         if number is not None and number > count:
             raise UsageError(f"{name}: expected 1 to {count}, got {number}")
-    text = _val_text(model) if text is None else model.prepare(text)
+    if text is None:
+        corpus = run_text(model, "to show the heads on another text, give --text")
+        ids = corpus.val[: min(VAL_CHARACTERS, config.T)]
+        text = vocabulary.decode(ids).replace(REPLACEMENT, "")
+    else:
+        text = model.prepare(text)
     with phase("measuring the heads"):
         analysis = api.analyze_attention(model, text)
     names = vocabulary.names_of(vocabulary.encode(text))
@@ -95,17 +98,3 @@ def attend(
         content = attention_page(analysis, text, title, vocabulary, chosen)
     write_atomically(out, [content])
     typer.echo(out)
-
-
-def _val_text(model: "Model") -> str:
-    """Return the start of val: at most `VAL_CHARACTERS`."""
-    from gpt.api.resolve import run_text
-    from gpt.text.vocabulary import REPLACEMENT
-
-    try:
-        corpus = run_text(model)
-    except GPTError as error:
-        advice = "to show the heads on another text, give --text"
-        raise type(error)(f"{error}; {advice}") from None
-    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)]
-    return corpus.vocabulary.decode(ids).replace(REPLACEMENT, "")

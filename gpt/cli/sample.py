@@ -90,6 +90,12 @@ def sample(
         start = model.config.sample.model_copy(update=given)
         Repl(model, seed, start, stop).run(input, show)
         return
+    corpus = None
+    if new:
+        from gpt.api.evaluation import new_lines
+        from gpt.api.resolve import run_text
+
+        corpus = run_text(model, "put the text back, or leave out --new")
     texts = [model.prepare(text) for text in texts or [""]]
     chunks = model.sample(
         texts,
@@ -109,7 +115,7 @@ def sample(
             show(text)
         return
     samples = collect(chunks, texts)
-    lines = api.new_lines(model, samples) if new else []
+    lines = [] if corpus is None else new_lines(corpus, samples)
     if not as_json:
         show("".join(f"{line}\n" for line in lines))
         return
