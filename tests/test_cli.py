@@ -239,7 +239,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text a --out full.png", 2, "full.png: expected a new name or a plain file"),
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
     ("eval small --dynamic", 2, "--dynamic does not exist any more: a model does not learn"),
-    ("eval small --by words", 2, "--by: expected position | script | word-length | character, got"),
+    ("eval small --by words", 2, "--by: expected position | script | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
     ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
     ("explain folow", 2, "dropout, recipe, follow"),  # bug: follow was not in the list

@@ -104,7 +104,7 @@ def test_intervals_of_correlated_losses_contain_the_mean_as_often_as_they_say(co
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_groups_of_each_property_add_up_to_the_loss(runs, kind):
-    by = ("position", "script", "word-length", "character")
+    by = ("position", "script", "character")
     report = api.evaluate(api.load(runs[kind]), by=by)
     for property_ in by:
         groups = report.groups[property_]

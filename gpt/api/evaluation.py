@@ -37,7 +37,7 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. The default is the val split of the run.
-        by: properties by which to break the loss down: position, script, word-length or character.
+        by: properties by which to break the loss down: position, script or character.
         memorisation: whether to also search samples of the model, and the text, for copies of 32
             ids from the train split.
         surprise: whether to also return the loss and five likeliest ids at the first 2**20 ids.

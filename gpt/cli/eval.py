@@ -26,7 +26,7 @@ def evaluate(
     text: TextNames = None,
     by: list[str] | None = option(
         "WHAT",
-        "Also show losses by word-length, script, position or character; repeat for more.",
+        "Also show losses by script, position or character; repeat for more.",
     ),
     memorisation: bool = flag(
         "--memorisation",

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from gpt.evaluation.scores import Scores
 from gpt.text.vocabulary import REPLACEMENT, Ids, Vocabulary, code_points
 
-LONG_WORD = 16  # words of this many characters or more form one group
-MARGIN = 4 * LONG_WORD  # ids read before and after the scored ones, to see whole words
+MARGIN = 3  # ids read before and after the scored ones, to see all bytes of a character
 OTHER_KINDS = {"N": "digit", "P": "punctuation", "S": "symbol", "Z": "space", "C": "control"}
 
 Values = NDArray[np.int64]
@@ -46,13 +45,9 @@ class Breakdown:
             self.ids[start - before : start + n + MARGIN], self.vocabulary
         )
         scored = slice(before, before + n)
-        match self.property_:
-            case "position":
-                values = np.log2(scores.contexts).astype(np.int64)
-            case "word-length":
-                values = word_lengths(points, begins)[scored]
-            case _:
-                values = points[scored]
+        values = points[scored]
+        if self.property_ == "position":
+            values = np.log2(scores.contexts).astype(np.int64)
         found, places = np.unique(values, return_inverse=True)
         columns = (begins[scored], np.ones(n), scores.losses, scores.hits)
         sums = [np.bincount(places, column) for column in columns]
@@ -89,23 +84,6 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
     return np.array(points)[np.cumsum(begins) - 1], begins
 
 
-def word_lengths(points: Values, begins: NDArray[np.bool_]) -> Values:
-    """Return the length in characters of each id's word, at most LONG_WORD; 0 between words.
-
-    `points` and `begins` are the results of `characters_of`.
-    """
-    distinct, places = np.unique(points, return_inverse=True)
-    in_word = np.array([_is_in_word(point) for point in distinct.tolist()])[places]
-    begins_run = np.diff(in_word, prepend=~in_word[:1])  # True where a word or a gap begins
-    lengths = np.add.reduceat(begins.astype(np.int64), np.flatnonzero(begins_run))
-    return np.where(in_word, np.minimum(lengths, LONG_WORD)[np.cumsum(begins_run) - 1], 0)
-
-
-@cache
-def _is_in_word(point: int) -> bool:
-    return unicodedata.category(chr(point))[0] in "LMN"
-
-
 @cache
 def script_of(point: int) -> str:
     """Return a letter's script, such as `Latin`, or another character's kind, such as `digit`.
@@ -126,16 +104,9 @@ def _position_label(exponent: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _word_length_label(length: int) -> str:
-    if length == 0:
-        return "between words"
-    return f"{length} or more" if length == LONG_WORD else str(length)
-
-
 LABELS: dict[str, Callable[[int], str]] = {
     "position": _position_label,
     "script": script_of,
-    "word-length": _word_length_label,
     "character": chr,
 }
 """Properties by which a loss can be broken down, and for each a function that names a value."""
