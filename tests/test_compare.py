@@ -14,7 +14,7 @@ from gpt.errors import UsageError
 from gpt.evaluation.curves import read_curve, read_nanogpt_log
 from gpt.evaluation.intervals import (
     BlockSums,
-    StudentInterval,
+    Interval,
     paired_interval,
     welch_interval,
 )
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_equal(interval: StudentInterval, expected: tuple[float, float]) -> None:
+def assert_equal(interval: Interval, expected: tuple[float, float]) -> None:
     assert (interval.low, interval.high) == pytest.approx((*expected,), rel=1e-9)
 
 

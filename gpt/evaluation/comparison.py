@@ -15,8 +15,8 @@ from typing import Any
 
 from gpt.evaluation.curves import Curve
 from gpt.evaluation.intervals import (
+    Interval,
     SeedMean,
-    StudentInterval,
     paired_interval,
     seed_mean,
     welch_interval,
@@ -64,8 +64,8 @@ class RowDifference:
 
     row: int  # number of the row
     difference: float  # negative if the row is better
-    text: StudentInterval | None  # interval on other text; None if the losses of blocks are unknown
-    seeds: StudentInterval | None  # interval with other seeds; None if a row has only one run
+    text: Interval | None  # interval on other text; None if the losses of blocks are unknown
+    seeds: Interval | None  # interval with other seeds; None if a row has only one run
 
 
 @dataclass(frozen=True)

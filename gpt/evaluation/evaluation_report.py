@@ -70,6 +70,7 @@ class EvaluationReport:
     loss: float  # nats per id; on the val split, this is `val_loss`
     loss_per_character: float  # nats
     interval: Interval | None  # confidence interval of `loss_per_character`; None for a short text
+    block: int  # ids in a block of the bootstrap that gives the interval
     bits_per_character: float
     bits_per_byte: float  # bits per byte of UTF-8
     accuracy: float  # fraction of ids to which the model gave the highest probability
@@ -127,6 +128,7 @@ def evaluate_text(
         loss=loss,
         loss_per_character=per_character,
         interval=blocks.interval(units.per_character(1.0)),
+        block=blocks.length,
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
         accuracy=hits / units.ids,

@@ -24,31 +24,19 @@ MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the dr
 
 @dataclass(frozen=True)
 class Interval:
-    """A bootstrap interval, and the length of the blocks that it was computed from."""
+    """A confidence interval."""
 
     low: float
     high: float
-    confidence: float
-    block: int  # number of ids in a block
-
-
-@dataclass(frozen=True)
-class StudentInterval:
-    """A confidence interval by Student's t distribution with `freedom` degrees of freedom."""
-
-    low: float
-    high: float
-    confidence: float
-    freedom: float
+    confidence: float = CONFIDENCE
 
 
 @dataclass(frozen=True)
 class SeedMean:
-    """Mean over `n` runs that differ only by seed, and its standard error (None for one run)."""
+    """Mean over runs that differ only by seed, and its standard error (None for one run)."""
 
     mean: float
     standard_error: float | None
-    n: int
 
 
 class BlockSums:
@@ -92,10 +80,10 @@ class BlockSums:
         means = (draws @ self.sums) / (draws @ self.sizes)
         tail = NormalDist().cdf(-student_quantile(n - 1) * math.sqrt(n / (n - 1)))
         low, high = (factor * np.quantile(means, [tail, 1 - tail])).tolist()
-        return Interval(low, high, CONFIDENCE, self.length)
+        return Interval(low, high)
 
 
-def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
+def paired_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return the interval of mean(b - a), for losses of the same blocks of a text.
 
     The result equals that of scipy's `ttest_rel`.
@@ -105,7 +93,7 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
     return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return the interval of mean(b) - mean(a), for two or more values of each.
 
     The result equals that of scipy's `ttest_ind(equal_var=False)`.
@@ -116,9 +104,9 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
     return _interval(fmean(b) - fmean(a), math.sqrt(sum(parts)), freedom)
 
 
-def _interval(difference: float, standard_error: float, freedom: float) -> StudentInterval:
+def _interval(difference: float, standard_error: float, freedom: float) -> Interval:
     half = student_quantile(freedom) * standard_error
-    return StudentInterval(difference - half, difference + half, CONFIDENCE, freedom)
+    return Interval(difference - half, difference + half)
 
 
 @cache
@@ -139,5 +127,7 @@ def student_quantile(freedom: float) -> float:
 def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
     """Return the SeedMean of the runs' `values` that are not None; None if there are none."""
     known = [value for value in values if value is not None]
-    n = len(known)
-    return SeedMean(fmean(known), stdev(known) / math.sqrt(n) if n > 1 else None, n) if n else None
+    if not known:
+        return None
+    error = stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    return SeedMean(fmean(known), error)

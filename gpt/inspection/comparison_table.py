@@ -5,7 +5,7 @@ from typing import Any
 
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.comparison import Comparison
-from gpt.evaluation.intervals import StudentInterval
+from gpt.evaluation.intervals import Interval
 from gpt.tables import PlainTable, render, render_table
 from gpt.text.display import in_one_line
 
@@ -92,7 +92,7 @@ def _legend(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _interval(interval: StudentInterval | None) -> str:
+def _interval(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval.low:+.4f} to {interval.high:+.4f}"
 
 

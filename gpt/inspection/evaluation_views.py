@@ -92,7 +92,7 @@ def _interval(report: EvaluationReport) -> str:
     half = (interval.high - interval.low) / 2
     return (
         f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f}): {100 * interval.confidence:.0f}"
-        f" %, block bootstrap, blocks of {interval.block:,} {report.unit}s"
+        f" %, block bootstrap, blocks of {report.block:,} {report.unit}s"
     )
 
 

@@ -12,7 +12,7 @@ from bench.frame import SMALL, text_or_tinyshakespeare
 from bench.peers import NanoGPT
 from gpt import api
 from gpt.evaluation.comparison import RowDifference
-from gpt.evaluation.intervals import StudentInterval
+from gpt.evaluation.intervals import Interval
 
 COMPARISONS, SEEDS = 10, 3
 
@@ -88,5 +88,5 @@ def _compared(text: str, folder: Path, first_seed: int) -> RowDifference:
     return difference
 
 
-def _excludes_zero(interval: StudentInterval | None) -> bool:
+def _excludes_zero(interval: Interval | None) -> bool:
     return interval is not None and not interval.low <= 0 <= interval.high
