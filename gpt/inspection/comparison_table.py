@@ -63,7 +63,7 @@ def _results(comparison: Comparison) -> PlainTable:
             _number(row.steps, ",.0f"),
             _number(row.seconds, ",.1f"),
             _number(row.seconds_to, ",.1f"),
-            _number(row.parameters, ","),
+            f"{row.parameters:,}",
         ])  # fmt: skip
     return heading, lines, "r" * len(heading)
 
