@@ -70,13 +70,7 @@ class AttentionAnalysis(Attention):
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
-    Args:
-        model: the network, in evaluation mode.
-        vocabulary: the vocabulary of the model.
-        text: at least one character.
-
-    Raises:
-        UsageError, CheckpointError, OutOfMemory: see `attend_text`.
+    It raises the errors of `attend_text`.
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))

@@ -33,14 +33,8 @@ class KneserNey:
     For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
     counted, P_n is P_{n-1}.
 
-    Args:
-        ids: the text to count. If there are more than `MAX_COUNTED_IDS` ids, only evenly spread
-            parts are counted.
-        V: number of distinct ids.
-        order: number of ids in the longest context, reduced to `longest_context(V)` if larger.
-
-    Attributes:
-        order: N, the number of ids in the longest context.
+    If there are more than `MAX_COUNTED_IDS` ids, only evenly spread parts are counted. `order` is
+    N, the number of ids in the longest context; it is at most `longest_context(V)`.
     """
 
     def __init__(self, ids: Ids, V: int, order: int) -> None:
@@ -106,11 +100,8 @@ def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]
 
     An n-gram is a context and the id after it. Its key is a number in base V whose digits are its
     ids. N-grams with shorter contexts are derived from those with longer ones, so the text is read
-    and sorted only once.
-
-    Returns:
-        For each context length from 0 to `order`, the keys of the distinct n-grams in ascending
-        order, and their counts.
+    and sorted only once. Return, for each context length from 0 to `order`, the keys of the
+    distinct n-grams in ascending order, and their counts.
     """
     slices = spread_slices(max(len(ids) - order, 0), MAX_COUNTED_IDS)
     parts = [_keys_of(ids[part.start : part.stop + order], V, order) for part in slices]

@@ -36,13 +36,10 @@ class MemorisationReport:
 def measure_memorisation(
     text: ScoredText, train: Ids, samples: Sequence[Ids]
 ) -> MemorisationReport:
-    """Measure how much of samples, and of the evaluated text, occurs in the train split.
+    """Measure how much of `samples`, and of the evaluated `text`, occurs in the train split.
 
-    Args:
-        text: a text that people wrote and that the model was not trained on. If it is longer than
-            the samples, evenly spread parts of it are searched.
-        train: the ids of the train split.
-        samples: the ids of texts that the model wrote, each with at least COPY_IDS ids.
+    If `text` is longer than the samples, evenly spread parts of it are searched. Each sample has at
+    least COPY_IDS ids.
 
     Raises:
         UsageError: `text` is too short.

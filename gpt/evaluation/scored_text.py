@@ -45,11 +45,8 @@ def val_text(corpus: Corpus) -> ScoredText:
 def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> ScoredText:
     """Return the whole text of `corpus`, encoded by the vocabulary of the model.
 
-    Args:
-        corpus: the text, in bytes if the ids of `vocabulary` are bytes; otherwise, with one id for
-            each distinct character.
-        vocabulary: the model's vocabulary.
-        train: the ids of the run's train split; None if its text is missing.
+    The ids of `corpus` are bytes if those of `vocabulary` are; otherwise, characters. `train` are
+    the ids of the run's train split; None if its text is missing.
 
     Raises:
         TextError: fewer than two characters of the text are in the vocabulary.

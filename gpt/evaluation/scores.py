@@ -35,12 +35,7 @@ def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window of `model.T` ids. The losses are those
-    that `evaluate` averages.
-
-    Args:
-        model: the model, which is set to evaluation mode.
-        ids: the text, at least two ids.
-        k: the number of likely ids to return, reduced to V if it is larger.
+    that `evaluate` averages. At least two ids are needed. `k` is reduced to V if it is larger.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()
@@ -64,17 +59,10 @@ def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
 
 
 def block_losses(model: LanguageModel, text: ScoredText) -> tuple[BlockSums, float]:
-    """Score `text`, and sum the losses in blocks of characters.
+    """Return the losses of `text` in blocks of characters, and its loss in nats per character.
 
     All bytes of a character are in one block, so models of bytes and of characters have the same
     blocks.
-
-    Args:
-        model: the model, which is set to evaluation mode.
-        text: the text.
-
-    Returns:
-        The sums in nats, and the mean loss in nats per character.
     """
     blocks, begun = BlockSums(text.units.characters), 0
     for scores in score_text(model, text.ids):

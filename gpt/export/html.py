@@ -44,11 +44,7 @@ WORKER_FILES = (
 
 
 def html_page(title: str, checkpoint: CheckpointData) -> bytes:
-    """Return a page that runs a model, as UTF-8.
-
-    Args:
-        title: the name of the run.
-        checkpoint: the model.
+    """Return a page, as UTF-8, that runs the model of `checkpoint`; `title` is the run's name.
 
     Raises:
         UsageError: a weight is too large for float16.
@@ -72,10 +68,7 @@ def worker_source() -> str:
 
 
 def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
-    """Return the content of the elements `header`, as JSON values, and `weights`.
-
-    The arguments are those of `html_page`.
-    """
+    """Return the content of the elements `header`, as JSON values, and `weights`."""
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
     header: dict[str, Any] = {
         "title": title,

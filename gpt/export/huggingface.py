@@ -167,13 +167,7 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
 
 
 def _model_card(run: Path, checkpoint: CheckpointData, config: Config) -> str:
-    """Return the model card, which is the README.md of the folder.
-
-    Args:
-        run: the folder of the run.
-        checkpoint: its checkpoint.
-        config: the settings of the training, without folders.
-    """
+    """Return the model card, which is the README.md of the folder."""
     from jinja2 import Environment, StrictUndefined
 
     template = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(

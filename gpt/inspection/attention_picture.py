@@ -38,14 +38,9 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     """Draw a heat map (T, T) for each head: rows are query positions, columns key positions.
 
     Colours show the square roots of the weights, so that small weights are visible. Each label has
-    several characters if there is no room for a label per character.
-
-    Args:
-        attention: the weights to draw. If it is an AttentionAnalysis, the empty half of each map
-            also shows how much the loss rises without the head, and the scores `previous` and
-            `induction` of the head.
-        text: the characters of the text, or the names of its bytes.
-        title: the title of the picture.
+    several characters if there is no room for a label per character. For an AttentionAnalysis, the
+    empty half of each map also shows how much the loss rises without the head, and the scores
+    `previous` and `induction` of the head.
     """
     n_layer, H, T, _ = attention.weights.shape
     side = min(max(MIN_SIDE, PICTURE_INCHES / H), MAX_SIDE)

@@ -37,16 +37,8 @@ def draw_head(
 
     Rows are query positions, columns key positions. A larger weight covers more of its cell. If
     the text is too long for `width`, only its first characters are shown. Their weights do not
-    depend on the later characters, because attention is causal.
-
-    Args:
-        analysis: the attention to the text.
-        text: the characters of the text, or the names of its bytes.
-        title: the name of the model.
-        layer: the layer of the head, counted from 0.
-        head: the head, counted from 0.
-        width: the width of the terminal in columns.
-        unit: the noun for an element of `text`: `character` or `byte`.
+    depend on the later characters, because attention is causal. `layer` and `head` are counted
+    from 0. `unit` is the noun for an element of `text`: `character` or `byte`.
     """
     from rich.cells import cell_len, set_cell_size
 
@@ -94,14 +86,9 @@ def attention_page(
     vocabulary: Vocabulary,
     chosen: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """Return an HTML file that shows `analysis`.
+    """Return an HTML file that shows `analysis`, the attention of the model `title` to `text`.
 
-    Args:
-        analysis: the attention of the model to `text`.
-        text: a text of at least one character.
-        title: the name of the model.
-        vocabulary: the vocabulary of the model.
-        chosen: the layer and the head that are shown first, counted from 0.
+    `chosen` are the layer and the head that are shown first, counted from 0.
     """
     data = {"title": title, "chosen": chosen, **_page_data(analysis, text, vocabulary)}
     return render_page("attention", scripts=["attention.js"], data=data)

@@ -19,16 +19,10 @@ def render_page(
     scripts: Sequence[str] = (),
     **values: object,
 ) -> bytes:
-    """Render the template `name` as an HTML file that includes its style and its scripts.
+    """Render the template `name`.html in `folder`, with the style `name`.css and the `scripts`.
 
-    jinja2 escapes all values, so that a text cannot become markup. The content security policy of
+    jinja2 escapes all `values`, so that a text cannot become markup. The content security policy of
     the page allows no other style or script.
-
-    Args:
-        name: the name of the template `name`.html. Its style is in the file `name`.css.
-        folder: the folder of the template, the style and the scripts.
-        scripts: the file names of the scripts, in the order in which they run.
-        values: the variables of the template.
     """
     from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup

@@ -24,13 +24,9 @@ SAMPLE_BYTES = 10_000  # largest memory, in bytes, of a sample's generator and l
 
 
 class Engine(Protocol):
-    """Interface of engines. An engine has a model, and cached keys and values of B texts.
+    """Interface of engines. An engine has a model, and cached keys and values of B texts."""
 
-    Attributes:
-        T: largest number of ids that the model predicts from.
-    """
-
-    T: int
+    T: int  # largest number of ids that the model predicts from
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
@@ -47,14 +43,9 @@ def open_engine(
 ) -> Engine:
     """Return an engine for B texts, after checking that there is enough memory.
 
-    On a CPU, the engine uses numpy, because importing torch takes seconds.
-
-    Args:
-        checkpoint: the model's config, vocabulary and weights.
-        device: a torch device; `auto` is a GPU if there is one, unless a CPU takes only seconds.
-        B: number of texts.
-        length: number of characters of each sample; None if unknown.
-        prompt: number of ids of the longest prompt.
+    On a CPU, the engine uses numpy, because importing torch takes seconds. The device `auto` is a
+    GPU if there is one, unless a CPU takes only seconds. `length` is the number of characters of
+    each sample (None if unknown), `prompt` the number of ids of the longest prompt.
 
     Raises:
         DeviceError: the device does not exist.
@@ -98,13 +89,9 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Return the peak memory of sampling, in bytes, by part, such as `weights`.
+    """Return the peak memory of sampling B texts, in bytes, by part, such as `weights`.
 
-    Args:
-        model: the config of the model.
-        V: the vocabulary size.
-        B: the number of texts.
-        ids: the number of ids of a prompt and its sample together; None if unknown.
+    `ids` is the number of ids of a prompt and its sample together; None if unknown.
     """
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))

@@ -33,11 +33,8 @@ class Generator:
     the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
     computed again. Later contexts therefore have T // 2 to T ids.
 
-    Args:
-        engine: the engine, with one row for each text.
-        prompts: the ids of the texts to continue.
-        sources: a random generator for each text, which gives one number for each drawn id.
-        rules: the sampling rules, such as the temperature.
+    The engine has a row for each text. Each of `sources` gives one random number for each id that
+    is drawn for its text.
     """
 
     def __init__(
@@ -57,14 +54,9 @@ class Generator:
             self.engine.select(copied)
 
     def step(self, given: list[int] | None = None) -> tuple[list[int], NDArray[np.float64]]:
-        """Append an id to each text.
+        """Append the `given` ids, or drawn ones, to the B texts.
 
-        Args:
-            given: the ids to append; None to draw them.
-
-        Returns:
-            The new id of each of B texts; and the model's log-probabilities (B, V), before the
-            sampling rules.
+        Return the new ids, and the model's log-probabilities (B, V), before the sampling rules.
         """
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
@@ -108,19 +100,10 @@ def generate(
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
 ) -> Iterator[Chunk]:
-    """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
+    """Continue each prompt for `length` characters, or until one of `stops`; yield `Chunk`s.
 
     Chunks of different samples are interleaved. Characters that may be the beginning of a stop
-    string are held back.
-
-    Args:
-        engine: the engine, with one row for each prompt.
-        vocabulary: the characters of the ids.
-        prompts: the ids of each prompt.
-        sources: a random generator for each prompt.
-        length: the largest number of characters of a sample.
-        rules: the sampling rules, such as the temperature.
-        stops: strings that end a sample.
+    string are held back. `prompts` are ids. The engine has a row for each of them.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -160,10 +143,7 @@ def generate_text(
     rules: SampleConfig = PLAIN,
     step: int = 0,
 ) -> str:
-    """Return `length` characters that `model` adds to `prompt`.
-
-    The random numbers depend on `seed` and `step`. `rules` are settings such as the temperature.
-    """
+    """Return `length` characters that `model` adds to `prompt`, drawn by `seed` and `step`."""
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     chunks = generate(engine_of(model, 1), vocabulary, [ids], sources, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

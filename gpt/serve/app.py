@@ -70,11 +70,9 @@ class App(Starlette):
     One thread computes all texts, a short piece of one request at a time. It never waits for a
     client that reads slowly.
 
-    Args:
-        model: the model to serve.
-        token: the secret that each request must contain; None if none is needed.
-        hosts: the names that the `Host` of a request can have; `*` for any. Otherwise, `Origin` and
-            `Host` would be equal if another site's name resolves to this machine (DNS rebinding).
+    `hosts` are the names that the `Host` of a request can have; `*` for any. Without this check,
+    `Origin` and `Host` would be equal if another site's name resolves to this machine (DNS
+    rebinding). Requests need `token`, unless it is None.
     """
 
     def __init__(self, model: ServedModel, token: str | None, hosts: list[str]) -> None:

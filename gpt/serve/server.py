@@ -21,12 +21,8 @@ def serve(
 ) -> None:
     """Serve a model until SIGINT or SIGTERM arrives, then run that signal's previous handler.
 
-    Args:
-        model: the model.
-        host: the address or name to listen on.
-        port: the port to listen on; 0 for any that is free.
-        token: the secret that each request must have; None if none is needed.
-        on_ready: called with the URL of the server when it accepts connections.
+    Port 0 is any that is free. Requests need `token`, unless it is None. `on_ready` is called with
+    the URL of the server when it accepts connections.
 
     Raises:
         UsageError: `host` is not an address of this machine; or other machines can reach it, and
