@@ -23,15 +23,10 @@ def render_table(
     width: int | None = None,
     drop: Sequence[str] = (),
 ) -> str:
-    """Render `rows` under `heading` as lines of plain text. Control characters are escaped.
+    """Render a table as `make_table` does. With `width` None, lines may have any length.
 
-    Args:
-        heading: the distinct titles of the columns.
-        rows: the cells of each row.
-        align: one letter for each column: "l" for left or "r" for right.
-        width: the width of the terminal in columns. With None, lines may have any length.
-        drop: the titles of columns to leave out, in this order, until the table fits `width`. A
-            last line names the columns left out. Titles not in `heading` are ignored.
+    The columns with the titles in `drop` are left out, in this order, until the table fits `width`
+    columns. A last line names them. Titles not in `heading` are ignored.
     """
     from rich.cells import cell_len
 
@@ -53,12 +48,10 @@ def render_table(
 
 
 def make_table(heading: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> "Table":
-    """Return a table for `render`. In a narrow terminal, left-aligned cells are wrapped.
+    """Return a table for `render`. Control characters are escaped.
 
-    Args:
-        heading: the titles of the columns. If all are empty, the heading is hidden.
-        rows: the cells of each row.
-        align: one letter for each column: "l" for left or "r" for right.
+    `align` has a letter for each column: "l" (wrapped in a narrow terminal) or "r". If all titles
+    in `heading` are empty, the heading is hidden.
     """
     from rich.table import Table
 

@@ -60,12 +60,9 @@ def evaluate_each(
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
     On an accelerator, the losses are read only once, at the end.
 
-    Args:
-        model: the model, which is set to evaluation mode.
-        ids: at least two ids.
-        characters: the approximate number of ids to score, in evenly spread windows; None for all.
-        should_stop: called before each forward pass, in any thread. True stops the evaluation.
-        ranks: the ranks that divide the windows; each of them has to call this function.
+    About `characters` ids are scored, in evenly spread windows; None for all. `should_stop` is
+    called before each forward pass, in any thread; True stops the evaluation. The `ranks` divide
+    the windows, so each of them has to call this function.
 
     Returns:
         Losses in nats per id: of `model`; if it is an ensemble, then of each member.

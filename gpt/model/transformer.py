@@ -180,12 +180,8 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return the input (B, T, C) of the output layer.
 
-        Args:
-            ids: as in `forward`.
-            cache: as in `forward`.
-            member: as in `forward`.
-            streams: if given, append the residual stream (B, T, C) before each block, and after the
-                last block, to this list.
+        The residual streams (B, T, C) before each block, and after the last block, are appended to
+        the list `streams`, if it is given. The other arguments are those of `forward`.
         """
         T = ids.shape[1]
         if T > self.config.T:
