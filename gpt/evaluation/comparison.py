@@ -105,8 +105,8 @@ def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     settings = [run.settings for run in runs]
     is_one_text = len({run.text_sha256 for run in runs}) == 1  # its paths may differ
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
-    keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
-    return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]
+    keys = [key for key in settings[0] if key not in ignored]
+    return [key for key in keys if len({json.dumps(each[key]) for each in settings}) > 1]
 
 
 def _row(
@@ -118,7 +118,7 @@ def _row(
     return Row(
         number=number,
         runs=runs,
-        settings={key: first.settings[key] for key in differing if key in first.settings},
+        settings={key: first.settings[key] for key in differing},
         loss=loss,
         final_loss=seed_mean([curve.final_loss for curve in curves]),
         steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),

@@ -4,7 +4,6 @@ For safety, the page contains the text as ids, and its script never inserts char
 """
 
 import base64
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,8 +97,8 @@ def _interval(report: EvaluationReport) -> str:
 
 def _outside(report: EvaluationReport) -> str:
     total = report.outside + report.characters
-    share = report.outside / total if math.isfinite(total) else 0.0
-    return f"{report.outside:,} characters ({100 * share:.2f} %) are not in the model's vocabulary"
+    share = 100 * report.outside / total
+    return f"{report.outside:,} characters ({share:.2f} %) are not in the model's vocabulary"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
