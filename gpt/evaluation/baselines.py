@@ -32,14 +32,9 @@ def trigram_bits_per_character(corpus: Corpus) -> float | None:
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
     """Return the loss on `text` (nats per id) of an n-gram model, with Kneser-Ney smoothing.
 
-    The first `order` ids are not predicted. Return NaN if `train` or `text` has no other ids.
-
-    Args:
-        train: the ids that are counted.
-        text: the ids that are predicted. If there are more than MAX_PREDICTED_IDS, only evenly
-            spread parts of the text are predicted.
-        vocabulary: the vocabulary of `train` and `text`.
-        order: the number of ids of context, or `longest_context(len(vocabulary))` if that is lower.
+    `order` is the number of ids of context, or `longest_context(len(vocabulary))` if that is lower.
+    The first `order` ids are not predicted. Return NaN if `train` or `text` has no other ids. If
+    there are more than MAX_PREDICTED_IDS, only evenly spread parts are predicted.
     """
     model, total = KneserNey(train, len(vocabulary), order), 0.0
     order = model.order  # may be lower than requested
@@ -67,12 +62,7 @@ def reference_losses(
 
     A compressor's loss is computed from the growth of the compressed train split if the text is
     appended. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
-
-    Args:
-        train: the ids of the train split.
-        text: the ids of the text.
-        vocabulary: the vocabulary of `train` and `text`.
-        ids_per_character: factor that converts nats per id of the text to nats per character.
+    `ids_per_character` converts nats per id of the text to nats per character.
     """
     losses = {
         "unigram entropy": ngram_loss(train, text, vocabulary, 0),

@@ -143,7 +143,10 @@ class App(Starlette):
 
     @contextmanager
     def places(self, completion: Completion) -> Iterator[None]:
-        """Reserve memory for the texts of `completion`; raise HTTPException if there is none."""
+        """Reserve memory for the texts of `completion`.
+
+        If there is none, end the streams that are not being read, and raise HTTPException.
+        """
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:
             for limit, since in self.sends.items():
