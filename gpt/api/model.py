@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from gpt.errors import UsageError
-from gpt.files import check_working_folder
+from gpt.lazy import LazyModule
 from gpt.runs.find import find_run
 from gpt.runs.format import CheckpointData
 from gpt.runs.old_losses import NOTICE
@@ -21,8 +21,11 @@ from gpt.text.prompt import check_known, encode_prompt, normalize_prompt, prepar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    import gpt.api.torch_model as torch_model
     from gpt.model.attention_maps import Attention
     from gpt.model.ensemble import LanguageModel
+else:
+    torch_model = LazyModule("gpt.api.torch_model")
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +61,9 @@ class Model:
     @property
     def module(self) -> "LanguageModel":
         """The model as a torch module in evaluation mode, on the device."""
-        check_working_folder()
-        from gpt.device import default_modes, select_device
-        from gpt.runs.weights import load_model
-
-        with self._loading, default_modes():
+        with self._loading:
             if self._module is None:
-                self._module = load_model(self.checkpoint, select_device(self.device))
+                self._module = torch_model.load_module(self.checkpoint, self.device)
             return self._module
 
     def summary(self) -> str:
@@ -191,20 +190,7 @@ class Model:
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
         """
-        module = self.module
-        import torch
-
-        from gpt.device import default_modes
-        from gpt.text.batches import to_torch
-
-        ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
-        if not 0 < len(ids) <= T:
-            unit = self.vocabulary.unit
-            raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
-        device = next(module.parameters()).device
-        with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
-            logits: Tensor = module(ids[None].to(device))
-        return logits[0].float().cpu()
+        return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -223,15 +209,7 @@ class Model:
         """
         advice = "leave them out, or pass drop_unknown=True"
         prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        if len(prepared) < 2:
-            raise UsageError(f"expected a text of at least 2 characters, got {len(prepared)}")
-        module = self.module
-        from gpt.device import default_modes
-        from gpt.evaluation.loss import evaluate, scored_ids
-
-        ids = scored_ids(prepared, self.vocabulary)
-        with default_modes():
-            return evaluate(module, ids) * ((len(ids) - 1) / (len(prepared) - 1))
+        return torch_model.text_loss(self.module, self.vocabulary, prepared)
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -251,13 +229,7 @@ class Model:
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
-        module = self.module
-        from gpt.device import default_modes
-        from gpt.model.attention_maps import attend_text
-        from gpt.model.ensemble import members_of
-
-        with default_modes():
-            return attend_text(members_of(module)[0], self.vocabulary, self.prepare(text))
+        return torch_model.text_attention(self.module, self.vocabulary, self.prepare(text))
 
 
 def load(
