@@ -10,7 +10,8 @@ from scipy import stats
 
 from gpt import api
 from gpt.api.evaluation import run_text
-from gpt.evaluation.curves import read_curve
+from gpt.errors import UsageError
+from gpt.evaluation.curves import read_curve, read_nanogpt_log
 from gpt.evaluation.intervals import (
     BlockSums,
     Interval,
@@ -203,6 +204,60 @@ def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt):
         assert "differ (or, if a text is missing, the whole texts)" in err
 
 
+LOG = """tokens per iteration will be: 16,384
+number of parameters: 0.80M
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2654, time 4000.00ms, mfu -100.00%
+iter 10: loss 3.1462, time 50.00ms, mfu -100.00%
+step 15: train loss 2.7, val loss 2.60
+iter 20: loss 2.6, time 60.00ms, mfu 7.0%
+step 30: train loss 1.97, val loss 2.05
+iter 30: loss 2.0, time 3000.00ms, mfu 7.0%
+"""
+
+
+def test_nanogpts_log_is_a_run(folder, gpt):
+    Path("log.txt").write_text(LOG)
+    curve, parameters = read_nanogpt_log(Path("log.txt"))
+    assert (curve.steps, parameters) == ([0, 15, 30], 800_000)
+    assert curve.losses == [4.2823, 2.6, 2.05]
+    assert curve.characters == [0, 15 * 16_384, 30 * 16_384]
+    # iteration 0, and 14 of 50 ms; then 6 to iteration 20 and 9 to iteration 29 of 60 ms
+    assert curve.seconds == pytest.approx([0, 4.7, 5.6])
+    code, out, err = gpt("compare", folder / "sweep", "log.txt", "--json")
+    assert code == 0
+    assert "the text of this log is unknown" in err
+    comparison = json.loads(out)
+    first, *_, log = comparison["rows"]
+    assert (log["runs"][0]["name"], log["loss"]["mean"]) == ("log.txt", 2.05)
+    best = [min(run["curve"]["losses"]) for row in comparison["rows"] for run in row["runs"]]
+    assert max(best) <= comparison["reached"] < max(best) + 0.01
+    assert log["seconds_to"] == pytest.approx(4.7)
+    assert first["seconds_to"] > 0
+    assert comparison["differences"][-1]["text"] is None
+
+
+def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder, gpt):
+    """Bug: a line with `val loss nan` was skipped, so the loss before it was the final one."""
+    Path("log.txt").write_text(LOG + "step 45: train loss nan, val loss nan\n")
+    code, out, err = gpt("compare", "log.txt", folder / "bytes", "--json")
+    assert code == 0
+    assert "the val loss of 1 evaluation is nan" in err
+    assert "NaN" not in out  # which is not JSON
+    row = json.loads(out)["rows"][0]
+    assert (row["loss"]["mean"], row["final_loss"]["mean"], row["steps"]) == (2.05, None, 45.0)
+    assert row["runs"][0]["curve"]["losses"] == [4.2823, 2.6, 2.05, None]
+
+
+def test_numbers_in_nanogpts_log_are_parsed_whole():
+    """Bug: 1e-05 was parsed as 1, and 2.0660. ended in a ValueError."""
+    Path("log.txt").write_text(LOG + "step 45: train loss 1e-05, val loss 1e-05\n")
+    assert read_nanogpt_log(Path("log.txt"))[0].losses[-1] == 1e-05
+    Path("log.txt").write_text(LOG + "step 45: train loss 2.0, val loss 2.0660.\n")
+    with pytest.raises(UsageError, match=r"log\.txt, line 10: expected a number, got '2\.0660\.'"):
+        read_nanogpt_log(Path("log.txt"))
+
+
 def test_a_run_that_begins_below_a_loss_reached_it_at_step_0():
     """Bug: step 0 was left out, so a fine-tuned run needed time for a loss that it began with."""
     losses = {0: 1.5, 11: 1.7, 23: 1.3}
@@ -226,10 +281,6 @@ def test_tables_fit_the_terminal_and_have_the_numbers(folder, gpt, monkeypatch):
     comparison = api.compare(folder / "sweep")
     (difference,) = comparison.differences
     assert difference.text is not None and difference.seeds is not None
-    best = [min(run.curve.losses) for row in comparison.rows for run in row.runs]
-    assert comparison.reached is not None
-    assert max(best) <= comparison.reached < max(best) + 0.01
-    assert f"s to {comparison.reached:g}" in out
     numbers = [row.loss.mean for row in comparison.rows]
     shown = [f"{number:.4f}" for number in numbers]
     for interval in (difference.text, difference.seeds):
@@ -275,7 +326,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder, gpt):
     [
         (["sweep", "other"], "the val texts of"),
         (["rare", "rare"], "got 1 run, named twice or more"),  # bug: said only "got 1 run"
-        (["sweep", "text.txt"], "text.txt: expected the folder of a run"),
+        (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
     ],
 )
 def test_what_does_not_compare_is_refused(folder, gpt, arguments, message):

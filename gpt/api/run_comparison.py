@@ -26,7 +26,8 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     val loss from its training is used, and no confidence interval for other texts is computed.
 
     Args:
-        runs: one or several runs or sweeps, by folder or by name under `runs/`.
+        runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
+            nanoGPT's log.
 
     Returns:
         A Comparison: the rows, and the difference between the first row and each other row.
@@ -52,17 +53,22 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     compared: list[ComparedRun] = []
     texts: dict[str, frozenset[str]] = {}
     for path in distinct:
-        run, texts[run.name] = _measure(path)
-        compared.append(run)
+        if path.is_file():
+            compared.append(_log(path))
+        else:
+            run, texts[run.name] = _measure(path)
+            compared.append(run)
     _check_same_text(texts)
     return compare_runs(compared)
 
 
 def _paths(name: str) -> list[Path]:
-    """Return the path of a run, or the paths of a sweep's runs that have a checkpoint."""
+    """Return the path of a run or log, or the paths of a sweep's runs that have a checkpoint."""
     from gpt.runs.find import find_run, find_sweep
     from gpt.runs.format import has_checkpoint
 
+    if Path(name).is_file():
+        return [Path(name)]
     if (sweep := find_sweep(name)) is None:
         return [find_run(name)]
     from gpt.recipe.sweep_spec import read_spec
@@ -72,6 +78,31 @@ def _paths(name: str) -> list[Path]:
     if missing := len(folders) - len(trained):
         log.warning("%s: left out %s without a checkpoint", sweep, counted(missing, "run"))
     return trained
+
+
+def _log(path: Path) -> "ComparedRun":
+    """Read a log that nanoGPT printed; its val losses are estimates on random windows."""
+    from gpt.evaluation.comparison import ComparedRun
+    from gpt.evaluation.curves import read_nanogpt_log
+
+    curve, parameters = read_nanogpt_log(path)
+    log.warning("%s: the text of this log is unknown; its losses are in nats per token", path)
+    if unknown := sum(map(math.isnan, curve.losses)):
+        log.warning(
+            "%s: the val loss of %s is nan; the best loss is that of the other evaluations",
+            path,
+            counted(unknown, "evaluation"),
+        )
+    assert curve.best_loss is not None
+    return ComparedRun(
+        name=str(path),
+        seed=None,
+        settings={},
+        text_sha256=None,
+        curve=curve,
+        loss=curve.best_loss,
+        parameters=parameters,
+    )
 
 
 def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":

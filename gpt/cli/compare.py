@@ -22,8 +22,8 @@ ComparedNames = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN",
-        help="Runs or sweeps: folders, or names under runs/. Runs that differ only by seed form "
-        "one row. Each row is compared with the first.",
+        help="Runs or sweeps: folders, or names under runs/; also files with nanoGPT's log. Runs "
+        "that differ only by seed form one row. Each row is compared with the first.",
     ),
 ]
 

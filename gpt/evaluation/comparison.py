@@ -14,22 +14,31 @@ from statistics import fmean
 from typing import Any
 
 from gpt.evaluation.curves import Curve
-from gpt.evaluation.intervals import Interval, SeedMean, paired_interval, seed_mean, welch_interval
+from gpt.evaluation.intervals import (
+    Interval,
+    SeedMean,
+    paired_interval,
+    seed_mean,
+    welch_interval,
+)
 
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """Settings and results of a run. Losses are in nats per character."""
+    """Settings and results of a run, or the curve of a log that another program wrote.
 
-    name: str  # folder of the run
-    seed: int
-    settings: dict[str, Any]  # by dotted key
+    Losses are in nats per character. Unknown numbers are None.
+    """
+
+    name: str  # folder of the run, or name of the log
+    seed: int | None  # None for a log
+    settings: dict[str, Any]  # by dotted key; empty for a log
     text_sha256: str | None  # hash of the run's text
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
-    parameters: int
+    parameters: int | None = None
     block: int = 0  # characters of each block of the val split; some blocks have one more
     blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each block
 
@@ -46,7 +55,7 @@ class Row:
     steps: float | None  # mean number of steps until the last evaluation
     seconds: float | None  # mean seconds of training until that evaluation
     seconds_to: float | None  # mean seconds until `Comparison.reached`; None without a curve
-    parameters: int
+    parameters: int | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
     """
     lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
     reached = math.ceil(100 * max(lowest)) / 100 if lowest else None
-    groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int]]()
+    groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:
         identity = _identity(run)
         groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
@@ -101,8 +110,8 @@ def _identity(run: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`."""
-    settings = [run.settings for run in runs]
+    """Return the keys of the settings that differ between `runs`, ignoring logs."""
+    settings = [run.settings for run in runs if run.settings]
     is_one_text = len({run.text_sha256 for run in runs}) == 1  # its paths may differ
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
     keys = [key for key in settings[0] if key not in ignored]

@@ -60,7 +60,7 @@ def _results(comparison: Comparison) -> PlainTable:
             _number(row.steps, ",.0f"),
             _number(row.seconds, ",.1f"),
             _number(row.seconds_to, ",.1f"),
-            f"{row.parameters:,}",
+            _number(row.parameters, ","),
         ])  # fmt: skip
     return heading, lines, "r" * len(heading)
 
