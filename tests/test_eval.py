@@ -1,4 +1,4 @@
-"""`gpt eval`: losses of a text with an interval, groups and simple predictors."""
+"""`gpt eval`: losses of a text with an interval, calibration, groups and simple predictors."""
 
 import io
 import json

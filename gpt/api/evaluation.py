@@ -43,9 +43,9 @@ def evaluate(
         surprise: whether to also return the loss and five likeliest ids at the first 2**20 ids.
 
     Returns:
-        An EvaluationReport: losses with a confidence interval, accuracy, and losses of simple
-        predictors. On the val split, `loss` is the val loss of training, in nats per id
-        (character or byte).
+        An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
+        simple predictors. On the val split, `loss` is the val loss of training, in nats
+        per id (character or byte).
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.

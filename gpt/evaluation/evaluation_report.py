@@ -1,4 +1,4 @@
-"""Evaluate a model on a text; report its loss, and losses of other predictors."""
+"""Evaluate a model on a text; report its loss, its calibration and losses of other predictors."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,57 @@ from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 from gpt.text.vocabulary import Ids, Vocabulary
 
+BINS = 10  # number of ranges of probability, of equal width, in the reliability diagram
 ALTERNATIVES = 5  # number of likely ids that a Surprise stores at each position
 MAX_SURPRISES = 2**20  # if the text has more ids, a Surprise stores only its beginning
 MAX_MILLINATS = 2**16 - 1  # largest loss that a Surprise stores, in thousandths of a nat
 SQUARE_ROOT_OF_1 = 255  # the integer that stores the square root of probability 1
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Predictions whose most likely id has a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    ids: int  # number of predictions
+    probability: float  # mean probability of the most likely id
+    accuracy: float  # fraction of predictions whose most likely id is right
+
+
+class Calibration:
+    """Accuracy of the most likely id, compared with its probability (arXiv:1706.04599)."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros((BINS, 3))  # columns: ids, probability, hits
+
+    def add(self, scores: Scores) -> None:
+        """Add the predictions in `scores` to the statistics."""
+        p = scores.probabilities[:, 0]
+        bins = np.minimum((p * BINS).astype(np.int64), BINS - 1)
+        columns = np.stack([np.ones(len(p)), p, scores.hits])
+        self._sums += np.stack([np.bincount(bins, column, BINS) for column in columns], 1)
+
+    @property
+    def bins(self) -> list[CalibrationBin]:
+        """The ranges of probability that contain a prediction, in ascending order."""
+        return [
+            CalibrationBin(i / BINS, (i + 1) / BINS, int(ids), p / ids, hits / ids)
+            for i, (ids, p, hits) in enumerate(self._sums.tolist())
+            if ids
+        ]
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of predictions whose most likely id is right."""
+        ids, _, hits = self._sums.sum(0).tolist()
+        return float(hits / ids)
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: mean |probability - accuracy| of bins, weighted by `ids`."""
+        ids, p, hits = self._sums.T
+        return float(np.abs(p - hits).sum() / ids.sum())
 
 
 class Surprise:
@@ -74,6 +121,8 @@ class EvaluationReport:
     bits_per_character: float
     bits_per_byte: float  # bits per byte of UTF-8
     accuracy: float  # fraction of ids to which the model gave the highest probability
+    calibration_error: float  # expected calibration error of the most likely id
+    calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
     memorisation: MemorisationReport | None = None  # how much of train the model repeats
@@ -89,8 +138,11 @@ def evaluate_text(
 ) -> EvaluationReport:
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
-    `by` are the properties by which to break the loss down, keys of LABELS. `surprise` is whether
-    to report losses and likely ids at the first MAX_SURPRISES positions.
+    Args:
+        model: the model, which is set to evaluation mode.
+        text: the text.
+        by: the properties by which to break the loss down, keys of LABELS.
+        surprise: whether to report losses and likely ids at the first MAX_SURPRISES positions.
 
     Raises:
         UsageError: an element of `by` is wrong.
@@ -99,15 +151,15 @@ def evaluate_text(
         if property_ not in LABELS:
             raise UsageError(f"--by: expected {' | '.join(LABELS)}, got {property_}")
     ids, vocabulary, units = text.ids, text.vocabulary, text.units
-    blocks, hits = BlockSums(units.ids), 0
+    blocks, calibration = BlockSums(units.ids), Calibration()
     breakdowns = {name: Breakdown(name, ids, vocabulary) for name in by}
     surprises = [Surprise(ids, vocabulary)] if surprise else []
-    accumulators: list[Breakdown | Surprise] = [*breakdowns.values(), *surprises]
+    accumulators: list[Calibration | Breakdown | Surprise]
+    accumulators = [calibration, *breakdowns.values(), *surprises]
     k = ALTERNATIVES if surprise else 1
     with phase(f"scoring {counted(units.ids, vocabulary.unit)}"):
         for scores in score_text(model, ids, k):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
-            hits += int(scores.hits.sum())
             for each in accumulators:
                 each.add(scores)
     loss = float(blocks.sums.sum()) / units.ids
@@ -131,7 +183,9 @@ def evaluate_text(
         block=blocks.length,
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
-        accuracy=hits / units.ids,
+        accuracy=calibration.accuracy,
+        calibration_error=calibration.error,
+        calibration=calibration.bins,
         references=references,
         groups={name: each.groups() for name, each in breakdowns.items()},
         surprise=surprises[0] if surprise else None,

@@ -36,11 +36,22 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 
 
 def report_tables(report: EvaluationReport) -> list[PlainTable]:
-    """Return a table of the loss for each property by which `report` breaks it down.
+    """Return the tables of `report`: calibration, and the loss by each property.
 
     In the table of characters, the rows are sorted by their part of the loss, the largest first.
     """
-    tables: list[PlainTable] = []
+    bins = report.calibration
+    tables: list[PlainTable] = [
+        (
+            ("calibration, in %", *[""] * len(bins)),
+            [
+                ("probability", *[f"{100 * each.probability:.0f}" for each in bins]),
+                ("right", *[f"{100 * each.accuracy:.0f}" for each in bins]),
+                (f"of {report.unit}s", *[f"{100 * each.ids / report.ids:.0f}" for each in bins]),
+            ],
+            "l" + "r" * len(bins),
+        )
+    ]
     for property_, groups in report.groups.items():
         by_loss = sorted(groups, key=lambda g: -g.characters * g.loss)
         rows = [
@@ -69,6 +80,11 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         (
             "accuracy",
             f"{100 * report.accuracy:.1f} % of {unit}s are those predicted as most likely",
+        ),
+        (
+            "calibration",
+            f"expected error {100 * report.calibration_error:.1f} %: the mean difference between "
+            f"the highest probability and how often it is right",
         ),
     ]
     if report.outside:
