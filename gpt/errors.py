@@ -34,7 +34,8 @@ class GPTError(Exception):
         super().__init__(*(without_middle(str(line), MAX_LINE_CHARACTERS) for line in lines))
 
     def __str__(self) -> str:
-        return "\n".join(self.args)
+        message = "\n".join(map(str, self.args))
+        return message if _is_command_line() else in_python(message)
 
 
 class UsageError(GPTError):
@@ -98,6 +99,30 @@ def command(*arguments: str) -> str:
     if program.name in PROGRAMS:
         return shlex.join([as_typed(program), *arguments])
     return shlex.join([as_typed(Path(sys.executable)), "-m", "gpt", *arguments])
+
+
+def _is_command_line() -> bool:
+    """Return whether this process runs `gpt` or `python -m gpt`."""
+    program = Path(sys.argv[0])
+    return program.name in PROGRAMS or program.parts[-2:] == ("gpt", "__main__.py")
+
+
+def in_python(message: str) -> str:
+    """Replace options of the command line in `message` by arguments of the Python functions.
+
+    >>> in_python("choose another --run-dir, or add --overwrite or --set train.steps=9")
+    'choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
+    """
+    message = re.sub(r"--(overwrite|memorisation)\b", r"\1=True", message)
+    message = re.sub(r"--set ([^\s,;:)]+)", r'settings=["\1"]', message)
+    resume = r"(?:\S+ -m )?(?:\S*gpt train )?--resume "
+    message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
+    message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
+    # keep the options of torchrun and of other commands, which users type in a shell
+    option = r"((?:torchrun|gpt [a-z]+) )?--([a-z]+(?:-[a-z]+)*)"
+    return re.sub(
+        option, lambda found: found[0] if found[1] else found[2].replace("-", "_"), message
+    )
 
 
 def as_typed(program: Path) -> str:

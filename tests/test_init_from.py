@@ -288,7 +288,7 @@ def test_what_a_run_learns_from_is_not_overwritten_by_it(runs, text_file):
     """The original run was deleted, and the new one could not be started without it."""
     original = shutil.copytree(runs(), "original")
     settings = [f"train.init_from=../{Path.cwd().name}/original", "train.steps=5"]
-    refused = r"--overwrite would delete .*, which train\.init_from needs"
+    refused = r"overwrite=True would delete .*, which train\.init_from needs"
     with pytest.raises(UsageError, match=refused):
         package.train(text=text_file, settings=settings, run_dir="original", overwrite=True)
     assert load(original)

@@ -292,9 +292,11 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed():
     (half / "model.safetensors").write_bytes(b"half")
     (RUN / "config.yaml").write_text("seed: 1\n")
     (RUN / "provenance.jsonl").touch()
-    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* --overwrite --run-dir r"):
+    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* overwrite=True run_dir r"):
         find_run("r")
-    with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
+    with pytest.raises(
+        UsageError, match=r"r exists; replace it by overwrite=True, or choose another"
+    ):
         check_free(RUN, overwrite=False)
     being_written = "r is being written by another process"
     with locked(RUN), pytest.raises(UsageError, match=being_written):

@@ -279,7 +279,7 @@ def test_the_likely_encoding_is_found(text, encoding):
     for content in ((text * n).encode(encoding, "ignore") for n in (1, 9, 60)):
         assert content.decode(likely_encoding(content) or "") == content.decode(encoding)
     told = refusal(write(content))
-    assert f"; it is probably {likely_encoding(content)}: --set data.encoding=" in told
+    assert f'; it is probably {likely_encoding(content)}: settings=["data.encoding=' in told
 
 
 def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
@@ -288,7 +288,7 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
     told = (
         f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8, although most others are; "
-        "--set data.errors=replace"
+        'settings=["data.errors=replace"]'
     )
     assert refusal(name) == f"text.txt: {told}"
     text = (line * 9).decode()
@@ -633,7 +633,8 @@ def test_a_column_of_parquet_is_read():
         "t.parquet:4": "é" * 3001,
     }
     assert refusal("t.parquet") == (
-        "t.parquet: name the column to read by --set data.column=COLUMN; the columns are id, text"
+        't.parquet: name the column to read by settings=["data.column=COLUMN"]; the columns are id,'
+        " text"
     )
     told = refusal("t.parquet", column="body")
     assert told.startswith("t.parquet:1: bad record: expected text in body (data.column), got id, ")
