@@ -71,14 +71,15 @@ def test_a_stream_is_the_text_in_parts(client):
         assert offsets == choice.logprobs.text_offset == [*range(len(choice.text))]
 
 
-def test_stops_are_normalised(server):
+def test_biases_are_added_to_logits_and_stops_are_normalised(run, server):
     """Bugs: `stop` kept the line ends of Windows, and neutral fields of clients were refused."""
-    fields = {"prompt": "the ", "max_tokens": 997, "seed": 3, "best_of": 1, "frequency_penalty": 0}
-    before, newline, _ = text_of(server, **fields).partition("\n")
-    assert newline
-    _, answer, _ = ask(server, fields | {"stop": "\r\n"})
-    choice = answer["choices"][0]
-    assert (choice["text"], choice["finish_reason"]) == (before, "stop")
+    names = gpt.load(run).vocabulary.characters
+    newline, letter = names.index("\n"), names.index("o")
+    neutral = {"prompt": "the ", "max_tokens": 5, "best_of": 1, "frequency_penalty": 0}
+    _, answer, _ = ask(server, neutral | {"logit_bias": {str(letter): 100}})
+    assert answer["choices"][0]["text"] == "ooooo"
+    _, answer, _ = ask(server, neutral | {"logit_bias": {str(newline): 100}, "stop": "\r\n"})
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "stop")
 
 
 def test_a_stop_string_ends_a_text_and_is_not_part_of_it(server):

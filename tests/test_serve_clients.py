@@ -41,6 +41,8 @@ from tests.serving import (  # noqa: F401
         ({"stop": 3}, 400, "stop: expected a text or a list of at most 16 texts"),
         ({"best_of": 2}, 400, "best_of: expected 1, got 2"),
         ({"presence_penalty": 0.5}, 400, "presence_penalty: expected 0, got 0.5"),
+        ({"logit_bias": {"99": 1}}, 400, "logit_bias: expected ids from 0 to"),
+        ({"logit_bias": {"1.0": 1}}, 400, "logit_bias: expected an object with ids as keys"),
         ({"prompt": "€"}, 400, "outside the model's vocabulary: €"),
         ({"prompt": [0, 99]}, 400, "expected ids from 0 to"),
         ({"model": "gpt-3.5-turbo-instruct"}, 404, "model: expected run"),

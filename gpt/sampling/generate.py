@@ -34,7 +34,7 @@ class Generator:
     computed again. Later contexts therefore have T // 2 to T ids.
 
     The engine has a row for each text. Each of `sources` gives one random number for each id that
-    is drawn for its text.
+    is drawn for its text. `bias` (V,) is added to the logits before the rules.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class Generator:
         prompts: Sequence[list[int]],
         sources: Sequence[np.random.Generator],
         rules: SampleConfig = PLAIN,
+        bias: NDArray[np.float64] | None = None,
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
+        self.bias = 0.0 if bias is None else bias
         self.sources = list(sources)
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled only once
@@ -68,18 +70,22 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        if given is None:
-            draws = np.array([source.random() for source in self.sources])
-            given = choose(log_probabilities, draws, self.rules).tolist()
-        for context, id_ in zip(self.contexts, given, strict=True):
+        chosen = self._draw(log_probabilities) if given is None else given
+        for context, id_ in zip(self.contexts, chosen, strict=True):
             context.append(id_)
-        return given, log_probabilities
+        return chosen, log_probabilities
 
     def select(self, rows: list[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
         self.engine.select(rows)
         self.sources = [self.sources[row] for row in rows]
         self.contexts = [self.contexts[row] for row in rows]
+
+    def _draw(self, log_probabilities: NDArray[np.float64]) -> list[int]:
+        """Draw an id for each text from `log_probabilities` (B, V), after the sampling rules."""
+        draws = np.array([source.random() for source in self.sources])
+        ids: list[int] = choose(log_probabilities + self.bias, draws, self.rules).tolist()
+        return ids
 
     def _prefill(self, rows: list[int]) -> None:
         """Prefill the texts in `rows` with all ids but the last, which `step` decodes."""

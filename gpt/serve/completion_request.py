@@ -14,10 +14,13 @@ MAX_LIKELY = 5  # largest number of alternatives listed for a token
 MAX_STOPS = 16  # largest number of stop strings of a request
 LISTS = {  # messages about fields that accept a list or a single item
     "prompt": "expected a text, a list of ids, or a list of texts or of lists of ids",
+    "logit_bias": "expected an object with ids as keys and numbers from -100 to 100",
     "stop": f"expected a text or a list of at most {MAX_STOPS} texts",
 }
 # `fail_fast` stops at the first wrong item, because a list can have half a million items
 TextList = Annotated[list[str], Field(fail_fast=True)]
+TokenKey = Annotated[str, Field(pattern=r"^\d{1,9}$")]  # an id as a key of JSON
+Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = TextList | Annotated[list[TokenIds], Field(fail_fast=True)]
 
@@ -44,6 +47,7 @@ class CompletionRequest(BaseModel):
     top_p: Probability = 1.0
     top_k: PositiveInt | None = None  # not in OpenAI's API
     min_p: Probability = 0.0  # not in OpenAI's API
+    logit_bias: dict[TokenKey, Bias] = {}
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     n: int = Field(1, ge=1)
     stop: Annotated[list[str], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []

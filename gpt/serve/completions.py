@@ -123,6 +123,7 @@ class Completion:
             message = f"expected at most {MAX_REQUEST_TOKENS:,} tokens to generate and echo"
             raise HTTPException(400, f"{message}, got {tokens:,}; send several requests")
         stops = [model.normalized("stop", stop) for stop in request.stop if stop]
+        self.bias = model.bias(request.logit_bias)
         self.choices = [
             CompletionChoice(
                 Detokenizer(model.vocabulary, () if request.echo else prompt),
@@ -187,7 +188,7 @@ class Completion:
             source for _ in request.prompt for source in sample_sources(seed, range(request.n))
         ]
         engine = model.engine(len(prompts))
-        generator = Generator(engine, prompts, sources, request.rules)
+        generator = Generator(engine, prompts, sources, request.rules, self.bias)
         while any(choice.finish_reason is None for choice in self.choices):
             ids, log_probabilities = generator.step()
             for choice, id_, row in zip(self.choices, ids, log_probabilities, strict=True):

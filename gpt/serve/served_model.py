@@ -2,10 +2,13 @@
 
 import time
 import unicodedata
+from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from gpt.errors import UsageError
@@ -57,9 +60,7 @@ class ServedModel:
             except UsageError as error:
                 raise HTTPException(400, f"prompt: {error}") from None
             return self.vocabulary.encode(text).tolist()
-        V = len(self.vocabulary)
-        if outside := [id_ for id_ in prompt if not 0 <= id_ < V]:
-            raise HTTPException(400, f"prompt: expected ids from 0 to {V - 1}, got {outside[0]}")
+        self._check_ids("prompt", prompt)
         return prompt
 
     def normalized(self, field: str, text: str) -> str:
@@ -72,6 +73,20 @@ class ServedModel:
             message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
             raise HTTPException(400, f"{message}, got {marks}; leave some out")
         return normalized(text, self.checkpoint.config.data, self.vocabulary)
+
+    def bias(self, logit_bias: dict[str, float]) -> NDArray[np.float64]:
+        """Return the numbers (V,) to add to the logits; raise HTTPException for unknown ids."""
+        ids = [*map(int, logit_bias)]
+        self._check_ids("logit_bias", ids)
+        bias = np.zeros(len(self.vocabulary))
+        bias[ids] = [*logit_bias.values()]
+        return bias
+
+    def _check_ids(self, field: str, ids: Iterable[int]) -> None:
+        V = len(self.vocabulary)
+        if outside := [id_ for id_ in ids if not 0 <= id_ < V]:
+            message = f"{field}: expected ids from 0 to {V - 1}, got {outside[0]}"
+            raise HTTPException(400, message)
 
 
 def _most_marks(text: str) -> int:
