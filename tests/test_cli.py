@@ -231,7 +231,6 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
     ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, got "),
     ("sample --interactive --json", 2, "leave out --prompt, --prompt-file, --num-"),
-    ("sample --keep-stop", 2, "--keep-stop does not exist any more: a sample ends before the"),
     ("compare a b --to 2", 2, "--to does not exist any more: the seconds until the lowest"),
     ("attend --text a --layer 3", 2, "--layer: expected 1 to 2, got 3"),
     ("attend --text a --head 1 --out a.png", 2, "a picture shows all heads; leave"),

@@ -59,7 +59,7 @@ def test_it_needs_the_runs_text_and_a_text_that_is_long_enough(gpt):
     assert "--memorisation needs the text that the run was trained on; put it back" in err
 
 
-def test_only_new_lines_are_shown_and_prompts_as_asked(gpt):
+def test_only_new_lines_are_shown_and_prompts_and_stops_as_asked(gpt):
     """Bug: of sampled names, one could not see which the text has; the prompt was always shown.
 
     Bug: a missing text was reported only after all samples had been generated.
@@ -69,13 +69,13 @@ def test_only_new_lines_are_shown_and_prompts_as_asked(gpt):
     run = api.train(small(train__learning_rate=0.01), text="names.txt", run_dir="run").run
     options = ("sample", run, "--seed", 1, "--length", 500)
     *whole, _, _ = gpt(*options)[1].split("\n")  # the last line is cut
-    known = text[: int(0.9 * len(text))].split("\n")
+    known = text.split("\n")
     expected = [line for line in dict.fromkeys(whole) if line and line not in known]
     assert expected
     assert gpt(*options, "--new")[1].splitlines() == expected
     short = ("--prompt", "ae", "--stop", r"\n")
     shown = gpt(*options, *short)[1]
-    assert gpt(*options, *short, "--no-prompt")[1] == shown[2:]
+    assert gpt(*options, *short, "--no-prompt", "--keep-stop")[1] == f"{shown[2:]}\n"
     Path("names.txt").unlink()
     code, out, err = gpt(*options[:-1], 10**8, "--new")
     assert (code, out, "put the text back, or leave out --new" in err) == (1, "", True)

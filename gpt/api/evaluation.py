@@ -140,7 +140,7 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
 
 
 def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
-    """Return the lines of `samples` that do not occur in the train split of `corpus`, each once.
+    """Return the lines of `samples` that do not occur in the text `corpus`, each once.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
     left out, unless a stop string that begins with a line end has ended the sample.
@@ -149,10 +149,11 @@ def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
 
     lines: dict[str, None] = {}
     for sample in samples:
-        *whole, last = (sample.prompt.rpartition("\n")[2] + sample.text).split("\n")
-        is_last_whole = sample.stop is not None and sample.stop.startswith("\n")
-        lines |= dict.fromkeys([*whole, last] if is_last_whole else whole)
-    known = lines_in(corpus.train, corpus.vocabulary, lines.keys())
+        stop = sample.stop or ""
+        text = sample.prompt.rpartition("\n")[2] + sample.text.removesuffix(stop)
+        *whole, last = text.split("\n")
+        lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
+    known = lines_in(corpus.ids, corpus.vocabulary, lines.keys())
     return [line for line in lines if line and line not in known]
 
 

@@ -129,6 +129,7 @@ class Model:
         length: int | None = None,
         seed: int | None = None,
         stops: str | Sequence[str] = (),
+        keep_stop: bool = False,
         rules: Mapping[str, float | None] | None = None,
     ) -> Iterator[Chunk]:
         """Generate all samples in one batch, and yield their text in chunks.
@@ -142,7 +143,8 @@ class Model:
             length: the number of characters of a sample; by default the run's `sample.length`.
             seed: the seed of the random draws; by default the seed of the run. Each sample of a
                 prompt has its own draws.
-            stops: strings that end a sample, which does not include them; a str is one string.
+            stops: strings that end a sample; a str is one string.
+            keep_stop: whether the stop string is part of the sample.
             rules: changes of the config's section `sample`, such as `{"temperature": 0.5,
                 "min_p": 0.1}`. A value of None leaves a setting unchanged.
 
@@ -175,6 +177,7 @@ class Model:
             sample_sources(used_seed, [index for _ in encoded for index in range(count)]),
             length=chosen.length,
             stops=stop_texts,
+            keep_stop=keep_stop,
             rules=chosen,
         )
 

@@ -32,11 +32,11 @@ def sample(
     prompt_file: str | None = option("FILE", "Continue the whole text of FILE (- is stdin)."),
     length: int | None = option("N", "Characters to sample.", min=0),
     stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
+    keep_stop: bool = flag("--keep-stop", "Also show the text of --stop that ended a sample."),
     no_prompt: bool = flag("--no-prompt", "Show the samples without their prompts."),
     new: bool = flag(
         "--new",
-        "Show only whole lines that are not in the train split, such as new names; reads the text "
-        "of the run.",
+        "Show only whole lines that are not in the run's text, such as new names; reads this text.",
     ),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
     temperature: float | None = option(
@@ -64,11 +64,11 @@ def sample(
     In --prompt and --stop, \n is a newline, \t a tab and \\ a backslash.
     """
     stop = [unescaped(text) for text in stop or []]
-    shown_otherwise = as_json or num_samples > 1 or new or no_prompt
+    shown_otherwise = as_json or num_samples > 1 or new or no_prompt or keep_stop
     if interactive and (prompt or prompt_file is not None or shown_otherwise):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
-            "--prompt-file, --num-samples, --new, --no-prompt and --json"
+            "--prompt-file, --num-samples, --new, --no-prompt, --keep-stop and --json"
         )
     texts = [unescaped(text) for text in prompt or []]
     if prompt_file is not None:
@@ -103,6 +103,7 @@ def sample(
         length=length,
         seed=seed,
         stops=stop,
+        keep_stop=keep_stop,
         rules=rules,
     )
     typer.echo(wrapped(summary, sys.stderr), err=True)

@@ -23,7 +23,6 @@ REMOVED_OPTIONS = {
     "--jobs": "the runs of a sweep are trained one after another; leave it out",
     "--dynamic": "a model does not learn while it is scored; leave it out",
     "--stride": "windows do not overlap, as in training; leave it out",
-    "--keep-stop": "a sample ends before the text of --stop; leave it out",
     "--to": "the seconds until the lowest val loss that all runs reach are shown; leave it out",
     "--csv": "use --json",
     "--markdown": "use --json",

@@ -105,16 +105,18 @@ def generate(
     length: int,
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
+    keep_stop: bool = False,
 ) -> Iterator[Chunk]:
     """Continue each prompt for `length` characters, or until one of `stops`; yield `Chunk`s.
 
     Chunks of different samples are interleaved. Characters that may be the beginning of a stop
-    string are held back. `prompts` are ids. The engine has a row for each of them.
+    string are held back. `prompts` are ids, and the engine has a row for each. With `keep_stop`, the
+    stop string is part of the sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
     """
-    buffers = [StopBuffer(sample, stops, length) for sample in range(len(prompts))]
+    buffers = [StopBuffer(sample, stops, length, keep_stop) for sample in range(len(prompts))]
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return

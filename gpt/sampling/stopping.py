@@ -60,12 +60,14 @@ class Chunk:
 class StopBuffer:
     """Buffer of a sample's last characters, held back because they may begin a stop string.
 
-    The sample ends before one of the `stops`, or after `length` characters.
+    The sample ends at one of the `stops`, or after `length` characters. A stop string is part of
+    the sample only if `keeps_stop` is True.
     """
 
     sample: int  # index of the sample
     stops: Sequence[str]
     length: int
+    keeps_stop: bool = False
     generated: int = 0  # characters generated so far
     text: str = ""  # characters held back
     log_probabilities: list[float] = field(default_factory=list)
@@ -77,7 +79,8 @@ class StopBuffer:
         self.log_probabilities.append(log_probability)
         stop = max((s for s in self.stops if self.text.endswith(s)), key=len, default=None)
         if stop is not None:
-            return self.release(len(self.text) - len(stop), ended=True, stop=stop)
+            dropped = 0 if self.keeps_stop else len(stop)
+            return self.release(len(self.text) - dropped, ended=True, stop=stop)
         if self.generated == self.length:
             return self.release(len(self.text), ended=True)
         n = len(self.text) - max(map(len, self.stops), default=1) + 1
