@@ -110,8 +110,8 @@ def generate(
     """Continue each prompt for `length` characters, or until one of `stops`; yield `Chunk`s.
 
     Chunks of different samples are interleaved. Characters that may be the beginning of a stop
-    string are held back. `prompts` are ids, and the engine has a row for each. With `keep_stop`, the
-    stop string is part of the sample.
+    string are held back. `prompts` are ids, and the engine has a row for each. The stop string is
+    part of the sample only with `keep_stop`.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
