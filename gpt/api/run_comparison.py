@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.model import Model, load
+from gpt.api.model import load
 from gpt.api.resolve import run_text
 from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.api.model import Model
     from gpt.evaluation.comparison import ComparedRun, Comparison
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     return scored, frozenset({text.sha256(), whole})
 
 
-def _settings(folder: Path, model: Model) -> dict[str, Any]:
+def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
     For a run of a sweep with `train.minutes`, return the settings before training. Training sets

@@ -114,8 +114,8 @@ def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     settings = [run.settings for run in runs if run.settings]
     is_one_text = len({run.text_sha256 for run in runs}) == 1  # its paths may differ
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
-    keys = [key for key in settings[0] if key not in ignored]
-    return [key for key in keys if len({json.dumps(each[key]) for each in settings}) > 1]
+    keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
+    return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]
 
 
 def _row(
@@ -127,7 +127,7 @@ def _row(
     return Row(
         number=number,
         runs=runs,
-        settings={key: first.settings[key] for key in differing},
+        settings={key: first.settings[key] for key in differing if key in first.settings},
         loss=loss,
         final_loss=seed_mean([curve.final_loss for curve in curves]),
         steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),

@@ -31,8 +31,11 @@ def comparison_text(comparison: Comparison, width: int | None) -> str:
 def _tables(comparison: Comparison) -> list[PlainTable]:
     """Return the tables: settings that differ, results, and differences."""
     rows, tables = comparison.rows, list[PlainTable]()
-    keys = [*rows[0].settings]
-    cells = [[_setting(row.settings[key]) for key in keys] for row in rows]
+    keys = [*dict.fromkeys(key for row in rows for key in row.settings)]
+    cells = [
+        [shown(_value(_rounded(row.settings.get(key, "-"))), MAX_VALUE_CHARACTERS) for key in keys]
+        for row in rows
+    ]
     numbers = [str(row.number) for row in rows]
     if keys and len(rows) > len(keys):  # transpose the table if it would be wider than long
         lines = [[number, *line] for number, line in zip(numbers, cells, strict=True)]
@@ -97,8 +100,11 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
 
 
-def _setting(value: Any) -> str:
-    """Format a setting as JSON, a string as plain text; round floats to three digits."""
-    rounded = float(f"{value:.3g}") if isinstance(value, float) else value
-    text = value if isinstance(value, str) else json.dumps(rounded)
-    return shown(text, MAX_VALUE_CHARACTERS)
+def _rounded(value: Any) -> Any:
+    """Round a float to three significant digits."""
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def _value(value: Any) -> str:
+    """Format the value of a setting as JSON, or as plain text if it is a string."""
+    return value if isinstance(value, str) else json.dumps(value)

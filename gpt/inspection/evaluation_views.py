@@ -4,6 +4,7 @@ For safety, the page contains the text as ids, and its script never inserts char
 """
 
 import base64
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,8 +114,8 @@ def _interval(report: EvaluationReport) -> str:
 
 def _outside(report: EvaluationReport) -> str:
     total = report.outside + report.characters
-    share = 100 * report.outside / total
-    return f"{report.outside:,} characters ({share:.2f} %) are not in the model's vocabulary"
+    share = report.outside / total if math.isfinite(total) else 0.0
+    return f"{report.outside:,} characters ({100 * share:.2f} %) are not in the model's vocabulary"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
