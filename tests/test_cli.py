@@ -126,7 +126,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt, config_file):
     lines = out.strip("\n").split("\n", 6)
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
-    assert f"best val loss {best:.4f}" in lines[0]
+    assert lines[0].endswith(f"has a val loss of {best:.4f}")
     judged = r"(\S+) bits per character \(\S+ per byte\); a trigram model needs (\S+)"
     bits, trigram = map(float, re.fullmatch(judged, lines[1]).groups())  # type: ignore[union-attr]
     assert bits == pytest.approx(best / math.log(2), abs=0.006)

@@ -10,6 +10,7 @@ import torch
 
 import gpt as package
 from gpt.config.schema import Config
+from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.runs.read import read_checkpoint
 from gpt.training.start import train
@@ -81,3 +82,17 @@ def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus):
     assert record["val_loss"] == pytest.approx(total / (len(val) - 1), rel=1e-5)
     assert package.load("r").checkpoint.val_loss == record["val_loss"]
     assert evaluate(model, corpus.val) == record["val_loss"]
+
+
+def test_a_stop_ends_an_ensemble_after_the_current_step(corpus):
+    """Bug: it trained on until results were read, up to ten steps later."""
+    saved: list[int] = []
+    config = ensemble(train__steps=31, train__eval_every=31, train__checkpoint_every=31)
+    with pytest.raises(Interrupted, match="stopped at step 1, saved"):
+        train(
+            config,
+            corpus,
+            Path("r"),
+            should_stop=lambda: bool(saved),
+            on_event=lambda event: saved.append(1) if event["kind"] == "checkpoint" else None,
+        )

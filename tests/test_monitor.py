@@ -83,10 +83,10 @@ def recorders(
     run: Path, resumed_at: int | None = None, pending: bool = False
 ) -> Iterator[list[Callback]]:
     if resumed_at is not None:
-        delete_records_after(run / "metrics.jsonl", resumed_at, pending=pending)
+        delete_records_after(run, resumed_at, pending=pending)
     next_step = None if resumed_at is None else resumed_at + (not pending)
     with (
-        closing(MetricsFile(run / "metrics.jsonl", lambda: 0.0)) as metrics,
+        closing(MetricsFile(run, lambda: 0.0)) as metrics,
         closing(board(run, next_step)) as shown,
     ):
         yield [metrics, shown]

@@ -106,12 +106,21 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
         changes["data.column"] = None
     config = resolve(model.config, text, changes)
     corpus = encode_sources(config, open_sources(config.data))
+    if corpus.sha256 == model.checkpoint.text_sha256:
+        log.warning(
+            "%s is the text that the model was trained on, so the loss on another text is higher; "
+            "without a TEXT, the val split of the run is scored",
+            corpus.name,
+        )
     try:
         train = run_text(model).train
     except GPTError as error:
         log.warning("not compared with simple predictors, which need the run's text: %s", error)
         train = None
-    return other_text(corpus, model.vocabulary, train)
+    scored = other_text(corpus, model.vocabulary, train)
+    if scored.outside > scored.units.characters:
+        log.warning("%s: most of its characters are not in the model's vocabulary", corpus.name)
+    return scored
 
 
 def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":

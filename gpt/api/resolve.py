@@ -149,7 +149,10 @@ def open_sources(
         except TextError as error:
             if folder is None:
                 raise
-            moved = "if the text of the run was moved, name it: gpt train TEXT --resume RUN"
+            moved = (
+                "the run names its text relative to the folder in which it was started; run the "
+                "command there, or if the text was moved, name it: gpt train TEXT --resume RUN"
+            )
             raise TextError(f"{error}; {moved}") from None
 
 

@@ -204,7 +204,8 @@ def _scores(outcome: "Outcome") -> str:
     trigram = outcome.trigram_bits_per_character
     other = "" if trigram is None else f"; a trigram model needs {trigram:.2f}"
     return (
-        f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
+        f"{ending}; the best checkpoint, of step {outcome.best_step}{sampled}, has a val "
+        f"loss of {loss:.4f}{unit}\n"
         f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){other}"
         f"\n{outcome.advice}"
     )

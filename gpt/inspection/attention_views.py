@@ -70,8 +70,8 @@ def draw_head(
         notes += [
             f"Previous-character score {analysis.previous[layer, head]:.2f}, induction score "
             f"{analysis.induction[layer, head]:.2f} (both at most 1).",
-            f"Loss on this text: {loss:.4f} nats per {unit}; with this head removed "
-            f"{loss + cost:.4f} ({cost:+.4f}).",
+            f"Loss of {visible(title)} on this text: {loss:.4f} nats per {unit}; with this head "
+            f"removed {loss + cost:.4f} ({cost:+.4f}).",
         ]
     above, below = (
         render([(0, note) for note in part], width) for part in ([visible(heading)], notes)

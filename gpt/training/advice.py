@@ -27,4 +27,5 @@ def advise(
         return f"more text would help most: after {seen}, the val loss {why}"
     if fall > FALL:
         return f"more time would help most: after {seen}, the val loss was still falling"
-    return f"neither more time nor more text would help much, after {seen}: try a larger model"
+    larger = "try a larger model.C or model.n_layer"
+    return f"neither more time nor more text would help much, after {seen}: {larger}"

@@ -15,7 +15,14 @@ from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids
 from gpt.training.cpu_workers import supports_threads, threads_each
 from gpt.training.schedule import Schedule
-from gpt.training.step import StepResult, TrainStep, compile_mode, join_tensors, split_tensors
+from gpt.training.step import (
+    MAX_UNREAD_STEPS,
+    StepResult,
+    TrainStep,
+    compile_mode,
+    join_tensors,
+    split_tensors,
+)
 
 
 class EnsembleStep:
@@ -28,7 +35,7 @@ class EnsembleStep:
     threads; a member can be one step ahead of another. Otherwise, they train one after another.
     """
 
-    is_asynchronous = True  # a call may return before its work is done; see TrainStep
+    max_unread = MAX_UNREAD_STEPS  # a call may return before its work is done
 
     def __init__(
         self, model: LanguageModel, members: list[TrainStep], threads: int, *, side_by_side: bool

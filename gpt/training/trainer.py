@@ -20,8 +20,6 @@ from gpt.training.stopwatch import MILESTONE
 
 log = logging.getLogger(__name__)
 
-MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
-
 
 class Trainer:
     """Trains one run, starting from `state`. `gpt.api.train` describes `on_event`."""
@@ -64,13 +62,11 @@ class Trainer:
         """Open and return the callbacks on rank 0; return an empty list on other ranks."""
         if self.context.ranks.rank > 0:
             return []
-        path = self.context.folder / "metrics.jsonl"
-        is_pending = self.evaluator.progress.pending is not None
-        next_step = None  # step of the first new record
+        folder, is_pending = self.context.folder, self.evaluator.progress.pending is not None
         if self.resumed_at is not None:
-            delete_records_after(path, self.resumed_at, pending=is_pending)
-            next_step = self.resumed_at + (not is_pending)
-        metrics = MetricsFile(path, self.elapsed_s)
+            delete_records_after(folder, self.resumed_at, pending=is_pending)
+        next_step = None if self.resumed_at is None else self.resumed_at + (not is_pending)
+        metrics = MetricsFile(folder, self.elapsed_s)
         callbacks: list[Callback] = [metrics, TensorBoard(self.context, next_step)]
         if current_thread() is main_thread():  # bars of several trainings would overlap
             callbacks.append(ProgressBar(self.schedule.steps, self.resumed_at or 0))
@@ -125,7 +121,8 @@ class Trainer:
         """Wait for the loss and gradient norm of this step, and return them, if they are needed."""
         periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        if not is_needed and self.update.is_asynchronous and len(self.unread) < MAX_UNREAD_STEPS:
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # ranks stop together
+        if len(self.unread) < self.update.max_unread and not (is_needed or stops):
             return {}
         progress = self.evaluator.progress
         results = read_results(self.update, self.unread, self.step, progress, self.notify)

@@ -14,15 +14,17 @@ from gpt.training.callbacks.callback import Callback
 
 log = logging.getLogger(__name__)
 
+METRICS = "metrics.jsonl"
+
 
 class MetricsFile(Callback):
-    """Appends metrics, notices and new plans to `metrics.jsonl`.
+    """Appends metrics, notices and new plans to `metrics.jsonl` in the folder of a run.
 
     `elapsed_s` returns the seconds of training over all resumes, which each record contains.
     """
 
-    def __init__(self, path: Path, elapsed_s: Callable[[], float]) -> None:
-        self._file, self._elapsed_s = AppendOnlyFile(path), elapsed_s
+    def __init__(self, run: Path, elapsed_s: Callable[[], float]) -> None:
+        self._file, self._elapsed_s = AppendOnlyFile(run / METRICS), elapsed_s
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step."""
@@ -67,11 +69,12 @@ class AppendOnlyFile:
                 log.warning("cannot write %s (%s); training continues", self.path, reason)
 
 
-def delete_records_after(path: Path, step: int, *, pending: bool) -> None:
-    """Delete damaged lines, and all records after `step`, the step at which a run resumes.
+def delete_records_after(run: Path, step: int, *, pending: bool) -> None:
+    """Delete damaged lines, and all records after `step`, the step at which the run resumes.
 
     If `pending`, the evaluation of `step` will be repeated: delete the metrics of `step`, too.
     """
+    path = run / METRICS
 
     def kept() -> Iterator[bytes]:
         with path.open("rb") as file:
