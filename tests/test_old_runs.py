@@ -85,21 +85,22 @@ def test_a_run_with_counts_can_be_fine_tuned(counted, gpt):
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
 
 
-def trained_with(key: str, value: object, run: str) -> None:
-    """Train a run, and store `value` in its checkpoints as an old version did."""
+def trained_with(stored: dict[str, object], run: str) -> None:
+    """Train a run, and store the values in its checkpoints as an old version did."""
+    Path("text.txt").write_text(TEXT)
     package.train(small(train__steps=2), text="text.txt", run_dir=run)
-    section, _, name = key.partition(".")
     for path in Path(run).glob("checkpoints/*/config.json"):
         tree = json.loads(path.read_text())
-        tree[section][name] = value
+        for key, value in stored.items():
+            section, _, name = key.partition(".")
+            tree[section][name] = value
         path.write_text(json.dumps(tree))
         rehash(path.parent)
 
 
 def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp_path, gpt):
-    Path("text.txt").write_text(TEXT)
-    trained_with("train.distill", "runs/teacher", "student")
-    trained_with("train.distill", None, "plain")
+    trained_with({"train.distill": "runs/teacher"}, "student")
+    trained_with({"train.distill": None}, "plain")
     samples = [
         gpt("sample", run, "--length", "3", "--seed", "1")[:2] for run in ("student", "plain")
     ]
@@ -122,6 +123,7 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp
         ("model.exportable", "leave it out"),
         ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
+        ("data.newlines", "leave it out"),
         ("train.distill", "keep the ensemble"),
         ("train.beta1", "leave it out"),
         ("sample.presence_penalty", "higher sample.temperature"),
@@ -140,25 +142,25 @@ def test_removed_settings_are_refused_with_what_to_do(key, instead, tmp_path, gp
 
 @pytest.mark.parametrize("limit", [None, 7])
 def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(limit, gpt):
-    Path("text.txt").write_text(TEXT)
-    trained_with("data.max_vocabulary", limit, "runs/old")
+    trained_with({"data.max_vocabulary": limit}, "runs/old")
     code, _, err = gpt("sample", "old", "--length", "3")
     assert code == (1 if limit else 0)
     assert ("the last commit that loads it is 93286f7" in err) == bool(limit)
     assert "old" in gpt("runs")[1]
 
 
-@pytest.mark.parametrize("split", ["tail", "documents"])
-def test_a_run_whose_documents_were_divided_by_the_separator_is_sampled(split, tmp_path, gpt):
-    """It is resumed only if the former value data.documents=separator had no effect."""
-    Path("text.txt").write_text(TEXT)
-    trained_with("data.documents", "separator", "old")
-    for path in Path("old").glob("checkpoints/*/config.json"):
-        tree = json.loads(path.read_text())
-        tree["data"]["split"] = split
-        path.write_text(json.dumps(tree))
-        rehash(path.parent)
+@pytest.mark.parametrize(
+    ("stored", "commit"),
+    [
+        ({"data.documents": "separator", "data.split": "tail"}, None),
+        ({"data.documents": "separator", "data.split": "documents"}, "8331f5f"),
+        ({"data.newlines": "lf"}, None),
+        ({"data.newlines": "keep"}, "7050005"),
+    ],
+)
+def test_a_run_with_a_removed_value_is_sampled_and_resumed_if_it_had_no_effect(stored, commit, gpt):
+    trained_with(stored, "old")
     assert gpt("sample", "old", "--length", "3")[0] == 0
     code, _, err = gpt("train", "--resume", "old", "--set", "train.steps=3")
-    assert code == (0 if split == "tail" else 2)
-    assert ("commit 8331f5f is the last that can resume it" in err) == (split == "documents")
+    assert code == (2 if commit else 0)
+    assert (f"commit {commit} is the last that can resume it" in err) == bool(commit)

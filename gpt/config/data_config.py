@@ -33,7 +33,6 @@ def _encoding(name: str) -> str:
     return name
 
 
-Newlines = Literal["lf", "keep"]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
 Globs = Annotated[  # a list, or a single glob
     tuple[Text, ...],
@@ -76,7 +75,6 @@ class DataConfig(ConfigSection):
     errors: Literal["strict", "replace"] = setting(
         "strict", "stop at bytes that are not in the encoding, or replace and count them"
     )
-    newlines: Newlines = inherited("lf", "read CRLF and CR as LF, also in prompts, or keep them")
     normalize: Literal["none", "NFC", "NFD", "NFKC"] = inherited(
         "none", "Unicode normal form of the text and of prompts"
     )

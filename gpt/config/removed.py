@@ -12,6 +12,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
+    "data.newlines": "CRLF and CR are always read as LF, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
     "train.beta1": "it is always 0.9, so leave it out",
@@ -35,6 +36,7 @@ LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
+    "data.newlines": ("7050005", "lf"),
 }
 
 

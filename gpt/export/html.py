@@ -82,7 +82,7 @@ def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any]
             "size": len(vocabulary),
         },
         # how to change a prompt before it is encoded
-        "text": config.data.model_dump(include={"newlines", "normalize", "lowercase"}),
+        "text": config.data.model_dump(include={"normalize", "lowercase"}),
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
         "seed": config.seed,

@@ -38,7 +38,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [_special(PADDING, len(names))],
-        "normalizer": _normalizer(data),
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(data)},
         "pre_tokenizer": split,
         "post_processor": None,
         "decoder": decoder,
@@ -56,19 +56,15 @@ def _special(name: str, id_: int) -> dict[str, Any]:
     )
 
 
-def _normalizer(data: DataConfig) -> dict[str, Any] | None:
-    """Return the normalizer for the settings `data`; None if they change no text.
+def _normalizers(data: DataConfig) -> list[dict[str, Any]]:
+    """Return the normalizers for the settings `data`.
 
-    Python lowercases a Greek sigma at the end of a word to a final sigma. This normalizer does not.
+    Python lowercases a Greek sigma at the end of a word to a final sigma. These do not.
     """
-    steps: list[dict[str, Any]] = []
-    if data.newlines == "lf":
-        steps.append({"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"})
-    form = [] if data.normalize == "none" else [{"type": data.normalize}]
-    steps += form
-    if data.lowercase:
-        steps += [{"type": "Lowercase"}, *form]
-    return {"type": "Sequence", "normalizers": steps} if steps else None
+    form: list[dict[str, Any]] = [] if data.normalize == "none" else [{"type": data.normalize}]
+    line_ends = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
+    lowercase = [{"type": "Lowercase"}, *form] if data.lowercase else []
+    return [line_ends, *form, *lowercase]
 
 
 def _byte_symbols() -> list[str]:

@@ -196,10 +196,7 @@ def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
         for notice in record["notices"]:
             log.info(notice)
         if record["line_ends"]:
-            log.info(
-                f"{name}: {record['line_ends']:,} line ends (CRLF or CR) were changed to LF; "
-                f"data.newlines=keep keeps them"
-            )
+            log.info(f"{name}: {record['line_ends']:,} line ends (CRLF or CR) were changed to LF")
         return Corpus(
             name,
             np.load(path, mmap_mode="r", allow_pickle=False),

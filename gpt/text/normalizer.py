@@ -1,7 +1,6 @@
 """Normalise a text: line ends, Unicode normal form, lower case.
 
-A run's prompts are normalised by the same settings as its text (`data.newlines`, `data.normalize`,
-`data.lowercase`), so that they resemble the training text.
+A run's prompts are normalised by the same settings as its text, so that they resemble it.
 """
 
 import re
@@ -23,9 +22,7 @@ def normalized(text: str, data: DataConfig, vocabulary: Vocabulary | None = None
     If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) with the
     fewest unknown characters: `é` is one character in most texts, and two in some.
     """
-    if data.newlines == "lf":
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = _folded(text, data)
+    text = _folded(text.replace("\r\n", "\n").replace("\r", "\n"), data)
     if vocabulary is None or vocabulary.is_bytes or not vocabulary.outside(text):
         return text
     forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
@@ -44,8 +41,7 @@ class Normalizer:
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Normalise the chunks of one text; yield non-empty chunks of whole characters."""
-        if self.data.newlines == "lf":
-            chunks = self._with_line_feeds(chunks)
+        chunks = self._with_line_feeds(chunks)
         if self.data.normalize != "none" or self.data.lowercase:
             chunks = self._fold(chunks)
         return filter(None, chunks)

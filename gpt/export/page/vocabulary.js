@@ -8,7 +8,7 @@ const LISTED_CHARACTERS = 20;  // largest number of characters in a notice; it c
 class Vocabulary {
   /**
    * @param {{characters: string, bytes: boolean}} vocabulary of the header
-   * @param {{newlines: string, normalize: string, lowercase: boolean}} rules how texts are normalised
+   * @param {{normalize: string, lowercase: boolean}} rules how texts are normalised
    */
   constructor({ characters = "", bytes = false }, rules) {
     this.isBytes = bytes;
@@ -23,8 +23,8 @@ class Vocabulary {
   }
 
   normalized(text) {
-    const { newlines, normalize, lowercase } = this.rules;
-    if (newlines === "lf") text = text.replace(/\r\n?/g, "\n");
+    const { normalize, lowercase } = this.rules;
+    text = text.replace(/\r\n?/g, "\n");
     if (normalize !== "none") text = text.normalize(normalize);
     if (!lowercase) return text;
     text = text.toLowerCase();
