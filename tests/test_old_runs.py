@@ -124,6 +124,7 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp
         ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
         ("data.newlines", "leave it out"),
+        ("data.separator", "leave it out"),
         ("train.distill", "keep the ensemble"),
         ("train.beta1", "leave it out"),
         ("sample.presence_penalty", "higher sample.temperature"),
@@ -156,6 +157,8 @@ def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(limit
         ({"data.documents": "separator", "data.split": "documents"}, "8331f5f"),
         ({"data.newlines": "lf"}, None),
         ({"data.newlines": "keep"}, "7050005"),
+        ({"data.separator": "\n\n"}, None),
+        ({"data.separator": "---"}, "7050005"),
     ],
 )
 def test_a_run_with_a_removed_value_is_sampled_and_resumed_if_it_had_no_effect(stored, commit, gpt):

@@ -13,6 +13,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
+    "data.separator": "an empty line is always between two documents, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
     "train.beta1": "it is always 0.9, so leave it out",
@@ -37,6 +38,7 @@ RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
     "data.newlines": ("7050005", "lf"),
+    "data.separator": ("7050005", "\n\n"),
 }
 
 
