@@ -249,9 +249,9 @@ def test_the_command_prints_a_table_json_and_a_page(gpt):
     code, out, _ = gpt("data", name)
     report = api.describe(name)
     assert (code, out) == (0, f"{text_table(report)}\n")
-    code, out, _ = gpt("data", name, "--json", "--set", "data.lowercase=true")
+    code, out, _ = gpt("data", name, "--json", "--set", "data.vocabulary=bytes")
     told = json.loads(out)
-    assert (code, told["size"]["V"]) == (0, 31)
+    assert (code, told["size"]["V"]) == (0, 256)
     assert told["duplicates"]["share"] > 0.8
     assert "of the val text also occurs in train" in told["warnings"][0]
     code, out, _ = gpt("data", name, "--html", "page.html")

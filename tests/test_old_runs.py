@@ -123,6 +123,7 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp
         ("model.exportable", "leave it out"),
         ("data.bad_records", "correct or remove it"),
         ("data.max_vocabulary", "set data.vocabulary=bytes"),
+        ("data.lowercase", "lowercase the file instead"),
         ("data.newlines", "leave it out"),
         ("data.separator", "leave it out"),
         ("train.distill", "keep the ensemble"),
@@ -141,12 +142,20 @@ def test_removed_settings_are_refused_with_what_to_do(key, instead, tmp_path, gp
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("limit", [None, 7])
-def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(limit, gpt):
-    trained_with({"data.max_vocabulary": limit}, "runs/old")
+@pytest.mark.parametrize(
+    ("key", "value", "commit"),
+    [
+        ("data.max_vocabulary", None, None),
+        ("data.max_vocabulary", 7, "93286f7"),
+        ("data.lowercase", False, None),
+        ("data.lowercase", True, "7050005"),
+    ],
+)
+def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, value, commit, gpt):
+    trained_with({key: value}, "runs/old")
     code, _, err = gpt("sample", "old", "--length", "3")
-    assert code == (1 if limit else 0)
-    assert ("the last commit that loads it is 93286f7" in err) == bool(limit)
+    assert code == (1 if commit else 0)
+    assert (f"the last commit that loads it is {commit}" in err) == bool(commit)
     assert "old" in gpt("runs")[1]
 
 

@@ -75,7 +75,6 @@ class DataConfig(ConfigSection):
     normalize: Literal["none", "NFC", "NFD", "NFKC"] = inherited(
         "none", "Unicode normal form of the text and of prompts"
     )
-    lowercase: bool = inherited(False, "convert the text and prompts to lowercase")
     val_source: TextNames | None = resumable(
         None, "a separate text for val; null = val is a part of data.source"
     )

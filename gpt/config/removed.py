@@ -12,6 +12,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
+    "data.lowercase": "lowercase the file instead, for example by tr A-Z a-z",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
     "data.separator": "an empty line is always between two documents, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
@@ -31,8 +32,11 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# by dotted key: the last commit that loads a run in which this setting is not null
-LOADED_UNTIL = {"data.max_vocabulary": "93286f7"}
+# by dotted key: the last commit that loads a run with another value than the given one
+LOADED_UNTIL: dict[str, tuple[str, Any]] = {
+    "data.max_vocabulary": ("93286f7", None),
+    "data.lowercase": ("7050005", False),
+}
 # by dotted key: the last commit that resumes a run with another value than the given one
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
@@ -75,10 +79,11 @@ def upgraded(tree: Any) -> Any:
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")
         if name in (values := _section(kept, section)):
-            if key in LOADED_UNTIL and values[name] is not None:
+            commit, value = LOADED_UNTIL.get(key, ("", values[name]))
+            if values[name] != value:
                 raise Unreadable(
                     f"the run was trained with {key}, which does not exist any more; the last "
-                    f"commit that loads it is {LOADED_UNTIL[key]}"
+                    f"commit that loads it is {commit}"
                 )
             kept[section] = {each: value for each, value in values.items() if each != name}
     if _section(kept, "data").get("documents") == "separator":

@@ -7,6 +7,7 @@ from gpt.text.vocabulary import Vocabulary
 
 PADDING = "[PAD]"  # its id is V; the model masks it
 UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
+LINE_ENDS = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
 EACH_CHARACTER = {  # splits a text into characters
     "type": "Split",
     "pattern": {"Regex": r"[\s\S]"},
@@ -27,6 +28,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
     The tokenizer normalises a text by the settings `data`, then encodes it as `Vocabulary.encode`
     does. It raises an error for characters without an id.
     """
+    form = [] if data.normalize == "none" else [{"type": data.normalize}]
     names = [*vocabulary.characters]
     split: dict[str, Any] = EACH_CHARACTER
     decoder: dict[str, Any] = {"type": "Fuse"}
@@ -38,7 +40,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [_special(PADDING, len(names))],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(data)},
+        "normalizer": {"type": "Sequence", "normalizers": [LINE_ENDS, *form]},
         "pre_tokenizer": split,
         "post_processor": None,
         "decoder": decoder,
@@ -54,17 +56,6 @@ def _special(name: str, id_: int) -> dict[str, Any]:
     return {"id": id_, "content": name, "special": True, "normalized": False} | dict.fromkeys(
         ("single_word", "lstrip", "rstrip"), False
     )
-
-
-def _normalizers(data: DataConfig) -> list[dict[str, Any]]:
-    """Return the normalizers for the settings `data`.
-
-    Python lowercases a Greek sigma at the end of a word to a final sigma. These do not.
-    """
-    form: list[dict[str, Any]] = [] if data.normalize == "none" else [{"type": data.normalize}]
-    line_ends = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
-    lowercase = [{"type": "Lowercase"}, *form] if data.lowercase else []
-    return [line_ends, *form, *lowercase]
 
 
 def _byte_symbols() -> list[str]:

@@ -1,4 +1,4 @@
-"""Normalise a text: line ends, Unicode normal form, lower case.
+"""Normalise a text: line ends and Unicode normal form.
 
 A run's prompts are normalised by the same settings as its text, so that they resemble it.
 """
@@ -11,7 +11,7 @@ from gpt.config.schema import DataConfig
 from gpt.text.vocabulary import Vocabulary
 
 # A text can be cut before these characters and normalised in pieces, with the same result: they
-# combine with no other character, and they end a word, which matters for a Greek lowercase sigma.
+# combine with no character before them.
 BEFORE_BOUNDARY = re.compile("(.*)[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]", re.DOTALL)
 MAX_UNCUT_CHARACTERS = 2**20  # length above which a text without such a character is cut anyway
 
@@ -22,7 +22,7 @@ def normalized(text: str, data: DataConfig, vocabulary: Vocabulary | None = None
     If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) with the
     fewest unknown characters: `é` is one character in most texts, and two in some.
     """
-    text = _folded(text.replace("\r\n", "\n").replace("\r", "\n"), data)
+    text = _in_normal_form(text.replace("\r\n", "\n").replace("\r", "\n"), data)
     if vocabulary is None or vocabulary.is_bytes or not vocabulary.outside(text):
         return text
     forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
@@ -32,7 +32,7 @@ def normalized(text: str, data: DataConfig, vocabulary: Vocabulary | None = None
 class Normalizer:
     """Normalises texts of any size, in chunks of strict UTF-8.
 
-    For speed, chunks are decoded only if `data.normalize` or `data.lowercase` is set.
+    For speed, chunks are decoded only if `data.normalize` is set.
     """
 
     def __init__(self, data: DataConfig) -> None:
@@ -42,8 +42,8 @@ class Normalizer:
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Normalise the chunks of one text; yield non-empty chunks of whole characters."""
         chunks = self._with_line_feeds(chunks)
-        if self.data.normalize != "none" or self.data.lowercase:
-            chunks = self._fold(chunks)
+        if self.data.normalize != "none":
+            chunks = self._with_normal_form(chunks)
         return filter(None, chunks)
 
     def _with_line_feeds(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -61,7 +61,7 @@ class Normalizer:
             self.line_ends += 1
             yield b"\n"
 
-    def _fold(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def _with_normal_form(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         pending = ""
         for chunk in chunks:
             text = pending + chunk.decode()
@@ -70,17 +70,9 @@ class Normalizer:
             if not cut and len(text) > MAX_UNCUT_CHARACTERS:
                 cut = len(text)
             pending = text[cut:]
-            yield _folded(text[:cut], self.data).encode()
-        yield _folded(pending, self.data).encode()
+            yield _in_normal_form(text[:cut], self.data).encode()
+        yield _in_normal_form(pending, self.data).encode()
 
 
-def _folded(text: str, data: DataConfig) -> str:
-    """Return `text` in the Unicode normal form of `data`, lowercased if `data.lowercase` is set."""
-    form = data.normalize
-    if form != "none":  # before lowercasing, because the NFKC form of U+2121 is TEL
-        text = unicodedata.normalize(form, text)
-    if data.lowercase:
-        text = text.lower()
-        if form != "none":  # lowercasing can produce text that is not in the normal form
-            text = unicodedata.normalize(form, text)
-    return text
+def _in_normal_form(text: str, data: DataConfig) -> str:
+    return text if data.normalize == "none" else unicodedata.normalize(data.normalize, text)

@@ -8,12 +8,12 @@ const LISTED_CHARACTERS = 20;  // largest number of characters in a notice; it c
 class Vocabulary {
   /**
    * @param {{characters: string, bytes: boolean}} vocabulary of the header
-   * @param {{normalize: string, lowercase: boolean}} rules how texts are normalised
+   * @param {string} form the Unicode normal form of texts, or none
    */
-  constructor({ characters = "", bytes = false }, rules) {
+  constructor({ characters = "", bytes = false }, form) {
     this.isBytes = bytes;
     this.unit = bytes ? "byte" : "character";
-    this.rules = rules;
+    this.form = form;
     this.names = bytes
       ? Array.from({ length: 256 }, (_, i) => (i < 128 ? String.fromCharCode(i) : `\\x${i.toString(16)}`))
       : [...characters];
@@ -23,12 +23,8 @@ class Vocabulary {
   }
 
   normalized(text) {
-    const { normalize, lowercase } = this.rules;
     text = text.replace(/\r\n?/g, "\n");
-    if (normalize !== "none") text = text.normalize(normalize);
-    if (!lowercase) return text;
-    text = text.toLowerCase();
-    return normalize === "none" ? text : text.normalize(normalize);
+    return this.form === "none" ? text : text.normalize(this.form);
   }
 
   /**
