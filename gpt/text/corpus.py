@@ -113,7 +113,7 @@ def load_corpus(
         val_source: a separate text for val. By default, val is a part of `source`.
         vocabulary: the vocabulary of another run. By default, one is made from the text.
         extends: whether to add the characters of the text to `vocabulary`.
-        seed: the seed that selects the documents of val, if `data.split` is `documents`.
+        seed: the seed that selects the documents of val, unless `data.split` is `tail`.
 
     Raises:
         TextError: the text is empty, unreadable, not in its encoding, or changed while it was read;

@@ -18,20 +18,20 @@ def train_characters(characters: int, val_fraction: float) -> int:
     return int((1 - val_fraction) * characters)
 
 
-def divided(chunks: Iterable[bytes], documents: str) -> Iterator[tuple[bytes, bool]]:
+def divided(chunks: Iterable[bytes], split: str) -> Iterator[tuple[bytes, bool]]:
     """Divide the chunks of a file or record into documents.
 
     Args:
         chunks: whole characters in UTF-8.
-        documents: the setting `data.documents`. With `files`, the file or record is one document.
-            With `lines`, each line is a document, including its line end.
+        split: `files`, if the file or record is one document; or `lines`, if each line is a
+            document, including its line end.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    is_open = documents == "files"  # whether the document in progress has not ended
+    is_open = split == "files"  # whether the document in progress has not ended
     for chunk in chunks:
-        if documents == "files":
+        if split == "files":
             yield chunk, False
         else:
             for line in chunk.splitlines(keepends=True):
@@ -42,10 +42,10 @@ def divided(chunks: Iterable[bytes], documents: str) -> Iterator[tuple[bytes, bo
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
-    """Return the number of characters of each document, as defined by `data.documents`."""
+    """Return the number of characters of each document, as defined by `data.split`."""
     lengths, length = [], 0
     for file in source.documents():
-        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents):
+        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.split):
             length += len(fragment.decode())  # for short fragments, faster than character_count
             if ends:
                 lengths.append(length)
