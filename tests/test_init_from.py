@@ -63,10 +63,14 @@ def new_text(tmp_path: Path) -> str:
     return str(tmp_path / "new.txt")
 
 
+# saves steps 0 and 11, because only the two newest checkpoints are kept
+SAVE_STEP_0 = ("train.eval_every=11", "train.checkpoint_every=11")
+
+
 def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
     """A run of 11 steps that began with that one's weights."""
     every = ["device=cpu", "train.eval_every=4", "train.checkpoint_every=4", "train.log_every=1"]
-    changes = [*every, "train.sample_length=0", "train.keep_checkpoints=9", *settings]
+    changes = [*every, "train.sample_length=0", *settings]
     return Path(package.train(text=text, settings=changes, init_from=run, **options).run)
 
 
@@ -85,7 +89,7 @@ def test_at_step_0_no_logit_of_an_old_character_differs(runs, new_text, trained_
     """What the old model predicts of old characters, on any text of them, is left as it is."""
     run = runs(**trained_with)
     old = package.load(run)
-    new = package.load(fine_tuned(run, new_text, *settings), 0)
+    new = package.load(fine_tuned(run, new_text, *settings, *SAVE_STEP_0), 0)
     kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
     for text in ("sphinx", "my vow; lazy dog"[-11:]):
         torch.testing.assert_close(
@@ -95,7 +99,7 @@ def test_at_step_0_no_logit_of_an_old_character_differs(runs, new_text, trained_
 
 def test_the_members_of_an_ensemble_begin_with_their_own_weights(runs, new_text):
     run = runs(model__ensemble=2)
-    before, after = load(run, "best"), load(fine_tuned(run, new_text), "0")
+    before, after = load(run, "best"), load(fine_tuned(run, new_text, *SAVE_STEP_0), "0")
     for old, new in zip(members_of(before), members_of(after), strict=True):
         torch.testing.assert_close(old.blocks.state_dict(), new.blocks.state_dict())
     with pytest.raises(ConfigError, match=r"cannot change model\.ensemble \(2 to 3\)"):
@@ -105,7 +109,7 @@ def test_the_members_of_an_ensemble_begin_with_their_own_weights(runs, new_text)
 def test_a_new_character_is_as_likely_as_the_mean(runs, new_text):
     """Its rows are the means of the old rows; the vocabulary is that of both texts."""
     old = package.load(runs())
-    new = package.load(fine_tuned(runs(), new_text), 0)
+    new = package.load(fine_tuned(runs(), new_text, *SAVE_STEP_0), 0)
     assert new.vocabulary == Vocabulary.of(OLD + NEW)
     kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
     added = [i for i, c in enumerate(new.vocabulary.characters) if c in set(NEW) - set(OLD)]

@@ -254,9 +254,9 @@ def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, ca
 
 def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus):
     """The plans that lay ahead stayed among the new ones, and no checkpoint could be read again."""
-    config = timed(train__checkpoint_every=7, train__keep_checkpoints=9)
+    config = timed(train__checkpoint_every=13)
     with pytest.raises(KeyboardInterrupt):
-        run_on(Machine(half_as_fast_from_the_middle), config, corpus, "r", on_event=kill_at(54))
+        run_on(Machine(half_as_fast_from_the_middle), config, corpus, "r", on_event=kill_at(41))
     newest = read_summary(Path("r"), "last")
     _, (first, _), *_ = newest.config.train.plans
     for step in range(first, newest.step + 1):

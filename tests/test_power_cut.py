@@ -23,7 +23,7 @@ def save_and_record(step: int, record: Path) -> None:
     """Save a checkpoint in a process of its own, and write the moments of the run's folder."""
     recorder = power_cut.Recorder(RUN)
     recorder.note()
-    write_checkpoint(RUN, data_of(step, val_loss=1.5), STATE, keep=1)
+    write_checkpoint(RUN, data_of(step, val_loss=1.5), STATE)
     recorder.note()
     record.write_bytes(pickle.dumps(recorder.moments))
 

@@ -44,11 +44,11 @@ def data_of(step: int, **known: Any) -> CheckpointData:
     return CheckpointData(step, config, VOCABULARY, weights, **known)
 
 
-def write(*steps: int, best: int | None = None, keep: int = 2, run: Path = RUN) -> None:
+def write(*steps: int, best: int | None = None, run: Path = RUN) -> None:
     run.mkdir(parents=True, exist_ok=True)
     for step in steps:
         best_so_far = None if best is None or best > step else best
-        write_checkpoint(run, data_of(step, val_loss=2.5, best_step=best_so_far), STATE, keep=keep)
+        write_checkpoint(run, data_of(step, val_loss=2.5, best_step=best_so_far), STATE)
 
 
 def place(step: int) -> Path:

@@ -162,9 +162,6 @@ class TrainConfig(ConfigSection):
         "steps between two checkpoints, or minutes such as 10 min; null = 250, or 1 min with "
         "train.minutes",
     )
-    keep_checkpoints: PositiveInt = resumable(
-        2, "number of newest checkpoints to keep; the best is kept as well"
-    )
 
     stop_at_val_loss: PositiveFloat | None = resumable(
         None,

@@ -14,13 +14,13 @@ from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.read import read_index
 
+KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; the best is kept as well
 
-def write_checkpoint(
-    run: Path, data: CheckpointData, state: TrainingState, *, keep: int = 2
-) -> None:
+
+def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> None:
     """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
 
-    The newest `keep` checkpoints, the best and the previous best are kept.
+    The newest KEPT_CHECKPOINTS checkpoints, the best and the previous best are kept.
 
     Raises:
         OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
@@ -51,7 +51,7 @@ def write_checkpoint(
     contents[layout.MANIFEST] = manifest_of(contents)
     _write(layout.step_folder(folder, data.step), contents)
     write_index(folder, data)
-    newest = layout.steps_in(folder)[-keep:]
+    newest = layout.steps_in(folder)[-KEPT_CHECKPOINTS:]
     _prune(folder, {*newest, data.best_step, best_before})
 
 

@@ -68,8 +68,7 @@ class Checkpointer:
             repeated = config.changed(train={"minutes": None})  # its plans repeat the run
             write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
         try:
-            keep = config.train.keep_checkpoints
-            write_checkpoint(context.folder, data, self._state(progress), keep=keep)
+            write_checkpoint(context.folder, data, self._state(progress))
         except (OSError, Unreadable) as error:
             options = f"--overwrite --run-dir {shlex.quote(context.name)}"
             is_replacing = (context.folder / REPLACED_FOLDER).exists()

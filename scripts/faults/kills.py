@@ -21,7 +21,7 @@ FIRST_OPERATIONS = 40  # file operations of a resume up to its first checkpoint
 
 def short(ensemble: int = 1) -> Config:
     """Return a config with a few checkpoints, of which the best is not always the last."""
-    return tiny(steps=4, every=1, eval_every=2, keep_checkpoints=1, ensemble=ensemble)
+    return tiny(steps=4, every=1, eval_every=2, ensemble=ensemble)
 
 
 def killed_at_random(work: Work, kills: int, seed: int, ensemble: int = 1) -> Tally:

@@ -27,10 +27,10 @@ ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE)
 def _log_what_is_written(log: Path) -> None:
     """Log the hash of each checkpoint's weights before it is written."""
 
-    def noted(run: Path, data: CheckpointData, state: TrainingState, *, keep: int) -> None:
+    def noted(run: Path, data: CheckpointData, state: TrainingState) -> None:
         with log.open("a") as file:
             file.write(f"{data.step} {hash_of(data)}\n")
-        write_checkpoint(run, data, state, keep=keep)
+        write_checkpoint(run, data, state)
 
     mock.patch.object(gpt.training.checkpointer, "write_checkpoint", noted).start()
 
@@ -39,7 +39,7 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
     """Read `best` and `last` while a run saves every step and keeps few checkpoints."""
     tally, run = Tally("read beside a writer"), work.folder / "written"
     log = work.folder / "written.log"
-    config = tiny(10**8, every=1, eval_every=2, log_every=10**6, keep_checkpoints=1)
+    config = tiny(10**8, every=1, eval_every=2, log_every=10**6)
     found: Counter[tuple[int, str]] = Counter()
     process = work.start(config, run, partial(_log_what_is_written, log))
     while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
