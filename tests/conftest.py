@@ -222,7 +222,6 @@ def small(**changes: Any) -> Config:
             "warmup_steps": 2,
             "eval_every": 4,
             "checkpoint_every": 4,
-            "log_every": 1,
             "sample_length": 5,
         },
     }

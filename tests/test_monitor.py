@@ -94,7 +94,7 @@ def recorders(
 
 def test_tensorboard_shows_the_metrics_by_step(text_file):
     """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
-    config = small(train__log_every=3, data__source=str(text_file))
+    config = small(train__steps=21, data__source=str(text_file))
     train(config, load_corpus(open_source(str(text_file))), Path("r"))
     records = metrics_of(Path("r"))
     for tag, name in [
@@ -182,15 +182,16 @@ def test_a_sample_is_shown_and_not_obeyed(text_file):
 
 def test_a_resumed_curve_has_no_repeat(text_file):
     corpus = load_corpus(open_source(str(text_file)))
-    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
-    shutil.copytree("r/checkpoints", "at-step-4")
-    train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), mode="resume")  # and at 8
+    every = {"train__steps": 41, "train__eval_every": 15}
+    train(small(**every, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 15
+    shutil.copytree("r/checkpoints", "at-step-15")
+    train(small(**every, train__stop_at_val_loss=2.5), corpus, Path("r"), mode="resume")  # and 30
     shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
-    shutil.copytree("at-step-4", "r/checkpoints")
-    train(small(), corpus, Path("r"), mode="resume")
-    assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
-    assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
-    assert [step for step, _ in samples_of(Path("r"))] == [0, 4, 8, 11]
+    shutil.copytree("at-step-15", "r/checkpoints")
+    train(small(**every), corpus, Path("r"), mode="resume")
+    assert [step for step, _ in points(Path("r"), "loss/train")] == [10, 20, 30, 40, 41]
+    assert [step for step, _ in points(Path("r"), "loss/val")] == [15, 30, 41]
+    assert [step for step, _ in samples_of(Path("r"))] == [0, 15, 30, 41]
 
 
 def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path):

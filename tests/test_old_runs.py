@@ -130,6 +130,7 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp
         ("data.separator", "leave it out"),
         ("train.distill", "keep the ensemble"),
         ("train.beta1", "leave it out"),
+        ("train.log_every", "leave it out"),
         ("train.keep_checkpoints", "leave it out"),
         ("sample.presence_penalty", "higher sample.temperature"),
     ],

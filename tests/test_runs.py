@@ -393,7 +393,7 @@ def test_a_resume_says_what_it_ignores_and_how_the_learning_rate_changes(gpt, co
     code, _, err = gpt(*resume, "train.steps=29")
     assert (code, "config.yaml: train.batch_size (6 to 7); a resume" in err) == (0, True)
     assert "from step 11, the learning rate rises from" in err
-    code, _, err = gpt(*resume, "train.steps=29", "--set", "train.log_every=2")
+    code, _, err = gpt(*resume, "train.steps=29", "--set", "train.patience=2")
     assert (code, "edited" in err, "rises" in err) == (2, False, False)
 
 

@@ -80,7 +80,7 @@ def test_the_stop_button_of_a_notebook_saves(text_file, in_event_loop):
     """Bug: KeyboardInterrupt lost all steps; under asyncio.run it came only after the last one."""
 
     def stop(event: dict[str, object]) -> None:
-        if (event["kind"], event["step"]) == ("step", 3):
+        if (event["kind"], event["step"]) == ("step", 10):
             signal.raise_signal(signal.SIGINT)
 
     def train() -> None:
@@ -94,9 +94,9 @@ def test_the_stop_button_of_a_notebook_saves(text_file, in_event_loop):
         train()
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt, match=r"step 3, saved.*gpt\.resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"step 10, saved.*gpt\.resume"):
         asyncio.run(cell()) if in_event_loop else train()
-    assert read_summary(Path("runs/stopped"), "last").step == 3
+    assert read_summary(Path("runs/stopped"), "last").step == 10
 
 
 def test_errors_of_functions_name_their_arguments():

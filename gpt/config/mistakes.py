@@ -26,7 +26,6 @@ OTHER_NAMES = {  # names that other projects use for a setting
     "train.eval_every": "eval_interval eval_steps",
     "train.grad_clip": "clip max_grad_norm max_norm",
     "train.learning_rate": "lr max_lr peak_lr",
-    "train.log_every": "log_interval logging_steps",
     "train.min_learning_rate": "min_lr",
     "train.steps": "epochs iterations iters max_epochs max_iters num_steps",
     "train.warmup_steps": "warmup warmup_iters",

@@ -19,6 +19,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
     "train.keep_checkpoints": "the newest two and the best are always kept, so leave it out",
+    "train.log_every": "the train loss is recorded every 10 steps, so leave it out",
     "train.beta1": "it is always 0.9, so leave it out",
     "sample.presence_penalty": "use a higher sample.temperature instead",
     "sample.frequency_penalty": "use a higher sample.temperature instead",

@@ -148,7 +148,6 @@ class TrainConfig(ConfigSection):
         "with train.minutes",
         group="training: evaluation, logging, checkpoints",
     )
-    log_every: PositiveInt = resumable(10, "steps between two records of the train loss")
     sample_length: NonNegativeInt = resumable(
         200, "characters to sample at each evaluation; 0 = no sample"
     )

@@ -20,6 +20,8 @@ from gpt.training.stopwatch import MILESTONE
 
 log = logging.getLogger(__name__)
 
+LOG_EVERY = 10  # number of steps between two records of the train loss
+
 
 class Trainer:
     """Trains one run, starting from `state`. `gpt.api.train` describes `on_event`."""
@@ -104,7 +106,7 @@ class Trainer:
         self.timed_s += self.clock() - step_began
         for callback in self.callbacks:
             callback.on_step(self.step)
-        if self.is_due(self.config.log_every):
+        if self.is_due(LOG_EVERY):
             pace = round(self.timed_characters / self.timed_s, 1)
             lr, passes = self.schedule.lr(self.step - 1), self.evaluator.passes(self.step)
             self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
@@ -119,7 +121,7 @@ class Trainer:
 
     def read_due_results(self) -> dict[str, float]:
         """Wait for the loss and gradient norm of this step, and return them, if they are needed."""
-        periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
+        periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
         stops = self.context.ranks.size == 1 and self.context.should_stop()  # ranks stop together
         if len(self.unread) < self.update.max_unread and not (is_needed or stops):

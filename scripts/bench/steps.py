@@ -30,7 +30,7 @@ V = 65  # characters of tinyshakespeare
 PRODUCTS = [(4096, 384, 1536), (4096, 1024, 1024), (2048, 2048, 2048)]  # rows, inner, columns
 SPINS = {"sleeping": "0", "ours": "1000", "spinning": "300000"}  # GOMP_SPINCOUNT
 GPU_WARMUP_STEPS, GPU_STEPS = 10, 100
-WITHOUT_PAUSES = ["train.steps=100", "train.eval_every=100", "train.log_every=1"]
+WITHOUT_PAUSES = ["train.steps=100", "train.eval_every=100"]
 
 
 def peak() -> dict[str, int]:

@@ -39,7 +39,7 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
     """Read `best` and `last` while a run saves every step and keeps few checkpoints."""
     tally, run = Tally("read beside a writer"), work.folder / "written"
     log = work.folder / "written.log"
-    config = tiny(10**8, every=1, eval_every=2, log_every=10**6)
+    config = tiny(10**8, every=1, eval_every=2)
     found: Counter[tuple[int, str]] = Counter()
     process = work.start(config, run, partial(_log_what_is_written, log))
     while not (run / "checkpoints" / INDEX).exists() and process.is_alive():

@@ -35,7 +35,7 @@ def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
     seed, ensemble = changes.pop("seed", 1337), changes.pop("ensemble", 1)
     model = {"T": 13, "C": 24, "n_layer": 2, "n_head": 3, "head_size": 10, "ensemble": ensemble}
     train = {"steps": steps, "batch_size": 3, "checkpoint_every": every, "eval_every": 50}
-    train |= {"log_every": 1, "sample_length": 0, **changes}
+    train |= {"sample_length": 0, **changes}
     fixed = {"device": "cpu", "threads": 1, "seed": seed}
     return Config.model_validate({**fixed, "model": model, "train": train})
 
