@@ -153,13 +153,13 @@ def test_a_run_resumes_bit_for_bit(corpus, set_threads, members, accumulation):
     config = small(model__ensemble=members, train__accumulation=accumulation)
     train(config, corpus, Path("whole"))
     steps: list[int] = []
-    with pytest.raises(Interrupted, match="stopped at step 5, saved"):
+    with pytest.raises(Interrupted, match="stopped at step 4, saved"):
         train(
             config,
             corpus,
             Path("part"),
             on_event=lambda event: steps.append(event["step"]),
-            should_stop=lambda: 5 in steps,
+            should_stop=lambda: 4 in steps,
         )
     train(config, corpus, Path("part"), mode="resume")
     whole, part = (read_checkpoint(Path(run), "last") for run in ("whole", "part"))
