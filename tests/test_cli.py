@@ -247,7 +247,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain --run nowhere", 2, "--run: name a lesson too"),
     ("explain head --text fox", 2, "--text: only the lesson follow shows a trained model"),
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
-    ("data", 2, "expected a TEXT, or --clear alone"),
+    ("data", 2, "expected a TEXT"),
     ("data one.txt --set data.normalise=NFC", 2, "did you mean data.normalize?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
 ]

@@ -20,7 +20,6 @@ from gpt.evaluation import characters, text_report
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates
 from gpt.inspection.text_views import text_page, text_table
-from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -270,12 +269,3 @@ def test_the_command_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert Path("page.html").stat().st_size > 1000
-
-
-def test_clear_frees_what_is_cached_of_texts_and_says_how_much(gpt):
-    gpt("data", write(PANGRAM * 9))
-    size = sum(path.stat().st_size for path in cache_dir().rglob("*") if path.is_file())
-    code, out, _ = gpt("data", "--clear", "--json")
-    assert (code, json.loads(out)["freed_bytes"]) == (0, pytest.approx(size, abs=100))
-    assert gpt("data", "--clear")[:2] == (0, f"freed 0 bytes in {cache_dir()}\n")
-    assert gpt("data", "text.txt")[0] == 0

@@ -30,6 +30,7 @@ REMOVED_OPTIONS = {
     "--dynamic": "a model does not learn while it is scored; leave it out",
     "--stride": "windows do not overlap, as in training; leave it out",
     "--to": "the seconds until the lowest val loss that all runs reach are shown; leave it out",
+    "--clear": "delete the cache folder, which data/README.md names",
     "--csv": "use --json",
     "--markdown": "use --json",
     "--presence-penalty": "use a higher --temperature instead",

@@ -1,75 +1,27 @@
 """The cache folder: downloads, texts from standard input, and encoded texts."""
 
-import atexit
 import hashlib
-import logging
-import os
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import platformdirs
 
-log = logging.getLogger(__name__)
-
 HASHED_BYTES = 2**26  # largest total size of files whose content is hashed to detect changes
 STDIN_FOLDER = "stdin"  # name of the folder of texts from standard input, in the cache
 UNUSED_S = 86_400  # seconds after which a text from standard input is removed from the cache
-LOCK = ".lock"  # name of the file that a process locks while it prepares an encoded text
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: `$XDG_CACHE_HOME/gpt`, or `gpt` in the platform's cache folder.
-
-    If this folder cannot be written, as in a container whose user has no home, return a temporary
-    folder that is deleted when the program ends.
-    """
-    return _usable(platformdirs.user_cache_path("gpt", appauthor=False))
+    """Return the cache folder: `$XDG_CACHE_HOME/gpt`, or `gpt` in the platform's cache folder."""
+    return platformdirs.user_cache_path("gpt", appauthor=False)
 
 
-@cache
-def _usable(folder: Path) -> Path:
-    above = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
-    if folder.is_absolute() and os.access(above, os.W_OK | os.X_OK):
-        return folder
-    temporary = tempfile.TemporaryDirectory(prefix="gpt-")
-    atexit.register(temporary.cleanup)
-    log.warning(
-        "%s: cannot write the cache folder; using a temporary one, so texts are prepared again by "
-        "each command; set XDG_CACHE_HOME to a folder that you may write to",
-        folder,
-    )
-    return Path(temporary.name)
-
-
-def clear() -> int:
-    """Empty the cache; return the number of bytes freed.
-
-    Keep texts that another process is preparing, and texts from standard input that are less than a
-    day old.
-    """
-    from filelock import FileLock, Timeout  # the import takes 0.1 s; not all commands need it
-
-    freed = remove_unused_inputs() + sum(map(_remove, cache_dir().glob("*.txt")))
-    for folder in (cache_dir() / "corpora").glob("*"):
-        with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
-            freed += sum(_remove(path) for path in folder.iterdir() if path.name != LOCK)
-    return freed
-
-
-def remove_unused_inputs() -> int:
-    """Remove copies of standard input that are over a day old; return the bytes freed."""
-    texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
-    return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)
-
-
-def _remove(path: Path) -> int:
-    size = path.stat().st_size
-    path.unlink(missing_ok=True)
-    return size
+def remove_unused_inputs() -> None:
+    """Remove copies of standard input that are over a day old."""
+    for text in (cache_dir() / STDIN_FOLDER).glob("*.txt"):
+        if time.time() - text.stat().st_mtime > UNUSED_S:
+            text.unlink(missing_ok=True)
 
 
 def quick_sha256(paths: Sequence[Path]) -> str:

@@ -21,7 +21,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
 from gpt.status import phase
-from gpt.text.cache import LOCK, cache_dir, quick_sha256
+from gpt.text.cache import cache_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import OnProgress, Task, count_text, write
@@ -126,7 +126,7 @@ def load_corpus(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # the system releases the lock if this process dies
-        with FileLock(folder / LOCK), phase(f"preparing {source.name}"):
+        with FileLock(folder / ".lock"), phase(f"preparing {source.name}"):
             fingerprint = task.fingerprint()
             corpus = _read(folder, source.name, fingerprint) if source.files else None
             if corpus is None:
@@ -144,8 +144,8 @@ def load_corpus(
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
-            f"make room by gpt data --clear, or set XDG_CACHE_HOME to a folder with room that you "
-            f"may write to"
+            f"make room by deleting {cache_dir()}, or set XDG_CACHE_HOME to a folder with room "
+            f"that you may write to"
         ) from None
 
 
