@@ -11,6 +11,7 @@ import numpy as np
 from gpt.text.vocabulary import Ids, code_points
 
 RARE_COUNT = 10  # number of occurrences below which a character is rare
+RARE = f"rare, fewer than {RARE_COUNT} times each"  # kind of the rare characters
 MAX_FINDINGS = 100  # largest number of findings of each kind to return
 FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
 PART_IDS = 2**18  # number of ids that are searched at once
@@ -57,19 +58,18 @@ class Finding:
     text: str
     name: str
     count: int  # number of occurrences
-    position: int  # index of the first occurrence, in characters
     line: int  # line number of the first occurrence, from 1
     excerpt: str
 
 
 @dataclass(frozen=True)
-class Suspicion:
-    """The strings in a text that one of DETECTORS matches, such as control characters."""
+class Findings:
+    """The rare characters of a text, or the strings that one of DETECTORS matches."""
 
-    kind: str
-    count: int  # number of matches
+    kind: str  # RARE, or a key of DETECTORS
+    count: int  # number of places
     distinct: int  # number of distinct strings
-    findings: list[Finding]  # the most frequent strings, at most MAX_FINDINGS
+    findings: list[Finding]  # at most MAX_FINDINGS
 
 
 class CountedText:
@@ -82,9 +82,8 @@ class CountedText:
         self.ids, self.characters = ids, characters
         # for each of `characters`, its count and the position of its first occurrence
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
-        self._newline = characters.find("\n")
-        self._newlines_before = [0]  # number of newlines before each part
         self._code_points = code_points(characters)
+        newline, newlines = characters.find("\n"), []
         for start in range(0, len(ids), PART_IDS):
             part = ids[start : start + PART_IDS]
             counts = np.bincount(part, minlength=len(characters))
@@ -93,13 +92,8 @@ class CountedText:
                 new = self.counts[found] == 0
                 self.first[found[new]] = start + first[new]
             self.counts += counts
-            newlines = int(counts[self._newline]) if self._newline >= 0 else 0
-            self._newlines_before.append(self._newlines_before[-1] + newlines)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the text in UTF-8, in bytes."""
-        return int(self.counts @ [len(c.encode()) for c in self.characters])
+            newlines.append(start + np.flatnonzero(part == newline))
+        self._newlines = np.concatenate([[], *newlines])  # positions of all newlines
 
     def text(self, start: int, end: int) -> str:
         """Return the characters from `start` to `end` - 1, without positions outside the text."""
@@ -120,29 +114,21 @@ class CountedText:
 
     def line_of(self, position: int) -> int:
         """Return the line number, from 1, of the character at `position`."""
-        start = position // PART_IDS * PART_IDS
-        newlines = np.count_nonzero(self.ids[start:position] == self._newline)
-        return self._newlines_before[position // PART_IDS] + int(newlines) + 1
+        return int(np.searchsorted(self._newlines, position)) + 1
 
     def finding(self, text: str, name: str, count: int, position: int) -> Finding:
         """Return the Finding of `text`, which occurs `count` times, first at `position`."""
         excerpt = self.text(position - FINDING_BEFORE, position + len(text) + FINDING_AFTER)
-        return Finding(text, name, count, position, self.line_of(position), excerpt)
+        return Finding(text, name, count, self.line_of(position), excerpt)
 
 
 def name_of(character: str) -> str:
     """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`."""
-    point = ord(character)
-    if point < 0x20 or point == 0x7F:  # only the symbols of controls, from U+2400 on, have names
-        picture = chr(0x2400 + min(point, 0x21))
-        name = unicodedata.name(picture).removeprefix("SYMBOL FOR ")
-    else:
-        name = unicodedata.name(character, "")
-    return f"U+{point:04X} {name}".rstrip()
+    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
 
 
-def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Return the number of characters with a count below RARE_COUNT, and the rarest of them."""
+def rare_characters(text: CountedText) -> Findings:
+    """Find the characters that occur fewer than RARE_COUNT times, the rarest first."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [
@@ -150,11 +136,11 @@ def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
         for i in rarest[:MAX_FINDINGS].tolist()
         for c in text.characters[i]
     ]
-    return len(rare), findings
+    return Findings(RARE, int(text.counts[rare].sum()), len(rare), findings)
 
 
-def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return a Suspicion for each detector that finds a match in `text`, in order of DETECTORS."""
+def find_suspicious(text: CountedText) -> list[Findings]:
+    """Return the Findings of each detector that matches in `text`, in order of DETECTORS."""
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
@@ -172,7 +158,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
             for matched, count in counts.most_common(MAX_FINDINGS)
         ]
         if findings:
-            found.append(Suspicion(kind, counts.total(), len(counts), findings))
+            found.append(Findings(kind, counts.total(), len(counts), findings))
     return found
 
 

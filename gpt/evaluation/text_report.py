@@ -11,14 +11,13 @@ from gpt.errors import counted, listed
 from gpt.evaluation.characters import (
     DETECTORS,
     CountedText,
-    Finding,
-    Suspicion,
+    Findings,
     find_suspicious,
     rare_characters,
 )
 from gpt.status import phase
 from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
-from gpt.text.documents import Skipped, Source
+from gpt.text.documents import Source
 from gpt.text.vocabulary import Ids, Vocabulary
 
 LONG_LINE_CHARACTERS = 60  # length from which a line hardly occurs twice by chance
@@ -30,22 +29,11 @@ UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val's characters that do not occur i
 
 
 @dataclass(frozen=True)
-class Duplicates:
-    """Lines that are not empty and occur both in train and in the scanned beginning of val."""
+class TextReport:
+    """Description of a text. Counts are of characters, even if the vocabulary is bytes."""
 
-    share: float  # fraction of the scanned characters of val, without line ends, in such lines
-    long_share: float  # the same for lines of at least LONG_LINE_CHARACTERS
-    scanned: int  # number of scanned characters
-    longest: str  # the longest line
-
-
-@dataclass(frozen=True)
-class TextSize:
-    """Sizes of a text."""
-
+    text: str
     files: int
-    skipped: list[Skipped]
-    bytes: int
     characters: int
     lines: int
     distinct: int  # number of distinct characters
@@ -53,20 +41,10 @@ class TextSize:
     V: int  # vocabulary size
     train: int  # number of ids in the train split
     val: int  # number of ids in the val split
-    val_characters: int
-
-
-@dataclass(frozen=True)
-class TextReport:
-    """Description of a text. Counts are of characters, even if the vocabulary is bytes."""
-
-    text: str
-    size: TextSize
-    rare: int  # number of rare characters
-    rarest: list[Finding]
     only_in_val: str  # the characters of val that train does not have
-    suspicious: list[Suspicion]
-    duplicates: Duplicates
+    duplicate_share: float  # fraction of val's characters in lines that also occur in train
+    long_duplicate_share: float  # the same for lines of at least LONG_LINE_CHARACTERS
+    findings: list[Findings]  # rare characters, then suspicious strings
     warnings: list[str]  # problems, and what to do about them before training
 
 
@@ -85,15 +63,20 @@ def describe_text(
     with phase(f"{name}: counting characters"):
         count = CountedText(text.ids, text.vocabulary.characters)
         val = CountedText(text.val, count.characters)
-        rare, rarest = rare_characters(count)
+        rare = rare_characters(count)
     with phase(f"{name}: looking for damaged characters"):
         suspicious = find_suspicious(count)
     with phase(f"{name}: looking for lines of val that also occur in train"):
-        duplicates = find_duplicates(text)
-    size = TextSize(
+        share, long_share = find_duplicates(text)
+    unseen = ((val.counts > 0) & (val.counts == count.counts)).nonzero()[0]
+    unseen_share = float(val.counts[unseen].sum()) / max(len(text.val), 1)
+    warnings = [
+        f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"
+        for each in suspicious
+    ]
+    return TextReport(
+        text=name,
         files=sum(len(source.files) for source in sources),
-        skipped=[skipped for source in sources for skipped in source.skipped],
-        bytes=count.bytes,
         characters=len(count.ids),
         lines=count.line_of(len(count.ids) - 1),
         distinct=len(count.characters),
@@ -101,36 +84,26 @@ def describe_text(
         V=len(corpus.vocabulary),
         train=len(corpus.train),
         val=len(corpus.val),
-        val_characters=corpus.val_characters,
-    )
-    is_unseen = (val.counts > 0) & (val.counts == count.counts)
-    only_in_val = "".join(
-        c for c, unseen in zip(count.characters, is_unseen, strict=True) if unseen
-    )
-    unseen_share = float(val.counts[is_unseen].sum()) / max(size.val_characters, 1)
-    return TextReport(
-        text=name,
-        size=size,
-        rare=rare,
-        rarest=rarest,
-        only_in_val=only_in_val,
-        suspicious=suspicious,
-        duplicates=duplicates,
-        warnings=[*_warnings(data, size, unseen_share, suspicious, duplicates)],
+        only_in_val=text.vocabulary.decode(unseen),
+        duplicate_share=share,
+        long_duplicate_share=long_share,
+        findings=[rare, *suspicious] if rare.count else suspicious,
+        warnings=[*_warnings(data, corpus, share, long_share, unseen_share), *warnings],
     )
 
 
-def find_duplicates(text: Corpus) -> Duplicates:
-    """Find the lines that occur both in val and in train."""
-    val = text.val[:MAX_SCANNED_IDS]
-    lines = Counter(filter(None, text.vocabulary.decode(val).split("\n")))
+def find_duplicates(text: Corpus) -> tuple[float, float]:
+    """Return the shares of val's characters in lines, and in long lines, that train also has.
+
+    Only the first MAX_SCANNED_IDS characters of val are searched. Line ends are not counted.
+    """
+    val = text.vocabulary.decode(text.val[:MAX_SCANNED_IDS])
+    lines = Counter(filter(None, val.split("\n")))
     found = lines_in(text.train, text.vocabulary, lines.keys())
-    in_lines = sum(len(line) * count for line, count in lines.items())
     long = {line for line in found if len(line) >= LONG_LINE_CHARACTERS}
-    share, long_share = (
-        sum(len(line) * lines[line] for line in each) / max(1, in_lines) for each in (found, long)
-    )
-    return Duplicates(share, long_share, len(val), max(sorted(found), key=len, default=""))
+    share, long_share = (sum(len(line) * lines[line] for line in each) for each in (found, long))
+    total = max(1, sum(len(line) * count for line, count in lines.items()))
+    return share / total, long_share / total
 
 
 def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[str]:
@@ -145,20 +118,16 @@ def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[s
 
 
 def _warnings(
-    data: DataConfig,
-    size: TextSize,
-    unseen_share: float,
-    suspicious: list[Suspicion],
-    duplicates: Duplicates,
+    data: DataConfig, corpus: Corpus, share: float, long_share: float, unseen_share: float
 ) -> Iterator[str]:
-    """Yield a sentence for each problem of the text: what it is, and what to do about it."""
-    if min(size.train, size.val) <= USUAL_MIN_CONTEXT:
-        yield f"{size.characters:,} characters are too few to train on; use several thousand"
+    """Yield a sentence for each problem of the splits: what it is, and what to do about it."""
+    if min(len(corpus.train), len(corpus.val)) <= USUAL_MIN_CONTEXT:
+        yield f"{corpus.characters:,} characters are too few to train on; use several thousand"
         return
-    if duplicates.long_share >= LONG_SHARE_TO_WARN or duplicates.share >= SHARE_TO_WARN:
+    if long_share >= LONG_SHARE_TO_WARN or share >= SHARE_TO_WARN:
         yield (
-            f"{100 * duplicates.share:.1f} % of the val text also occurs in train, so the val loss "
-            f"will look better than on new text; remove the duplicates, or set another text as "
+            f"{100 * share:.1f} % of the val text also occurs in train, so the val loss will look "
+            f"better than on new text; remove the duplicates, or set another text as "
             f"data.val_source"
         )
     if unseen_share >= UNSEEN_SHARE_TO_WARN and data.vocabulary != "bytes":
@@ -167,5 +136,3 @@ def _warnings(
             f"and cannot be predicted; use a longer text, data.split=lines, or "
             f"data.vocabulary=bytes"
         )
-    for each in suspicious:
-        yield f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"

@@ -1,15 +1,12 @@
 """Show the description of a text as tables for the terminal, or as an HTML page."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed
-from gpt.evaluation.characters import RARE_COUNT
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
 from gpt.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
-from gpt.text.documents import describe_skipped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,20 +42,17 @@ def text_page(report: TextReport) -> bytes:
 
 def report_fields(report: TextReport) -> list[tuple[str, str]]:
     """Return a label and a text for each line of the summary of `report`."""
-    size, duplicates = report.size, report.duplicates
-    files = f", from {counted(size.files, 'file')}" if size.files else ""
-    ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
-    longest = f"; the longest: {duplicates.longest}" if duplicates.longest else ""
+    files = f", from {counted(report.files, 'file')}" if report.files else ""
+    ids = "" if report.distinct == report.V else f"; {report.V:,} ids"
     fields = [
-        ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
-        ("bytes", f"{size.bytes:,} in UTF-8{files}{describe_skipped(size.skipped)}"),
-        ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}"),
-        ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
+        ("characters", f"{report.characters:,} in {counted(report.lines, 'line')}{files}"),
+        ("vocabulary", f"{counted(report.distinct, 'distinct character')}{ids}"),
+        ("train, val", f"{report.train:,} and {report.val:,} {report.unit}"),
         (
             "duplicates",
-            f"{100 * duplicates.share:.1f} % of {duplicates.scanned:,} characters of val are in "
-            f"lines that are also in train, {100 * duplicates.long_share:.1f} % in such lines of "
-            f"{LONG_LINE_CHARACTERS} characters or more{longest}",
+            f"{100 * report.duplicate_share:.1f} % of val is in lines that are also in train, "
+            f"{100 * report.long_duplicate_share:.1f} % in such lines of {LONG_LINE_CHARACTERS} "
+            f"characters or more",
         ),
     ]
     if report.only_in_val:
@@ -67,20 +61,13 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
     return fields
 
 
-def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
-    """Return a table for the rare characters, and one for each kind of suspicious characters.
-
-    A table is (caption, number of distinct strings found, rows); it has at most MAX_FINDINGS rows.
-    """
-    kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
-    for each in report.suspicious:
-        kinds.append((f"{each.kind}: {counted(each.count, 'place')}", each.distinct, each.findings))
+def finding_tables(report: TextReport) -> list[tuple[str, int, list[tuple[str, ...]]]]:
+    """Return a table for each kind of findings: caption, number of distinct strings, rows."""
     tables = []
-    for caption, total, findings in kinds:
-        rows = [
+    for each in report.findings:
+        rows: list[tuple[str, ...]] = [
             ("".join(map(symbol, f.text)), f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
-            for f in findings
+            for f in each.findings
         ]
-        if rows:
-            tables.append((caption, total, rows))
+        tables.append((f"{each.kind}: {counted(each.count, 'place')}", each.distinct, rows))
     return tables
