@@ -11,8 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +24,11 @@ from gpt.text.cache import cache_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import OnProgress, Task, count_text, write
-from gpt.text.splits import train_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
 
-CORPUS_FORMAT = 2
-MIN_VAL_FRACTION = 1e-12  # for smaller fractions, the message names no needed length
+CORPUS_FORMAT = 3
 USUAL_MIN_CONTEXT = 8  # smallest model.T that gpt chooses or advises
 RECORD = "corpus.json"
 
@@ -53,7 +50,6 @@ class Corpus:
     val_characters: int  # number of characters of the val split
     val_bytes: int  # size of the val split in UTF-8
     val_first_bytes: int  # size in UTF-8 of the first character of val, which is not scored
-    val_fraction: float | None = None  # data.val_fraction, if val is the end of the same text
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
     @property
@@ -75,22 +71,14 @@ class Corpus:
 
     def check_fits(self, T: int) -> None:
         """Raise TextError unless both splits are longer than a window of `T` ids."""
-        shortest, needed = min(len(self.train), len(self.val)), ""
-        if shortest > T:
-            return
-        fraction = self.val_fraction or 0.0
-        smaller_part = min(fraction, 1 - fraction)
-        if smaller_part > MIN_VAL_FRACTION and not self.vocabulary.is_bytes:
-            first = max(2 * T + 2, int(T / smaller_part) - 2)
-            lengths = ((n, train_characters(n, fraction)) for n in count(first))
-            least = next(n for n, train in lengths if min(train, n - train) > T)
-            needed = f": {least:,} are needed"
-        smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
-        raise TextError(
-            f"{self.name}: {self.characters:,} characters are too few{needed}, so that train (now "
-            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) are "
-            f"longer than model.T = {T}; use a longer text{smaller}"
-        )
+        shortest = min(len(self.train), len(self.val))
+        if shortest <= T:
+            smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
+            raise TextError(
+                f"{self.name}: {self.characters:,} characters are too few: train "
+                f"({len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) "
+                f"must be longer than model.T = {T}; use a longer text{smaller}"
+            )
 
 
 def load_corpus(
@@ -128,19 +116,13 @@ def load_corpus(
         # the system releases the lock if this process dies
         with FileLock(folder / ".lock"), phase(f"preparing {source.name}"):
             fingerprint = task.fingerprint()
-            corpus = _read(folder, source.name, fingerprint) if source.files else None
+            corpus = _read(folder, task, fingerprint) if source.files else None
             if corpus is None:
                 _prepare(folder, task, fingerprint)
-                corpus = _read(folder, source.name, task.fingerprint())
+                corpus = _read(folder, task, task.fingerprint())
             if corpus is None:
                 raise _changed(source)
-            stdin = [each.standard_input for each in task.sources if each.standard_input]
-            is_tail = val_source is None and task.data.split == "tail"
-            return replace(
-                corpus,
-                val_fraction=task.data.val_fraction if is_tail else None,
-                standard_input=stdin[0] if stdin else None,
-            )
+            return corpus
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
@@ -153,7 +135,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
-        counts = count_text(parts, task.vocabulary, task.extends, progress)
+        counts = count_text(task, parts, progress)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
     temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder
@@ -170,6 +152,9 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
         temporary.replace(ids)
     finally:
         temporary.unlink(missing_ok=True)
+    notices = [notice for source in task.sources for notice in source.notices()]
+    if line_ends := sum(part.line_ends for part in parts):
+        notices.append(f"{name}: {line_ends:,} line ends (CRLF or CR) were changed to LF")
     record = {
         "format": CORPUS_FORMAT,
         "fingerprint": fingerprint,
@@ -177,15 +162,14 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
         "quick_sha256": quick_sha256([ids]),
         "vocabulary": counts.vocabulary.to_json(),
         "fields": fields,
-        "notices": [notice for source in task.sources for notice in source.notices()],
-        "line_ends": sum(part.line_ends for part in parts),
+        "notices": notices,
     }
     write_atomically(folder / RECORD, [json.dumps(record, indent=2).encode()])
     for old in set(folder.glob("ids-*.npy")) - {ids}:
         old.unlink()
 
 
-def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
+def _read(folder: Path, task: Task, fingerprint: list[str]) -> Corpus | None:
     """Load the result of `_prepare`; return None if it is missing, damaged or outdated."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
@@ -195,13 +179,12 @@ def _read(folder: Path, name: str, fingerprint: list[str]) -> Corpus | None:
             return None
         for notice in record["notices"]:
             log.info(notice)
-        if record["line_ends"]:
-            log.info(f"{name}: {record['line_ends']:,} line ends (CRLF or CR) were changed to LF")
         return Corpus(
-            name,
+            task.source.name,
             np.load(path, mmap_mode="r", allow_pickle=False),
             Vocabulary.from_json(record["vocabulary"]),
             **record["fields"],
+            standard_input=next((s.standard_input for s in task.sources if s.standard_input), None),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None

@@ -60,24 +60,6 @@ class Part:
                 index += ends
 
 
-class CharacterCounts:
-    """Counts the characters in chunks of UTF-8."""
-
-    def __init__(self) -> None:
-        self.total = 0  # number of characters
-        self.counts = np.zeros(CODE_POINTS, np.int64)  # occurrences of each code point
-
-    def add(self, chunk: bytes) -> None:
-        """Add the characters of `chunk` to the counts."""
-        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may be binary data
-        self.counts[: len(counts)] += counts
-        self.total += character_count(chunk)
-
-    def vocabulary(self) -> Vocabulary:
-        """Return the vocabulary of the counted characters."""
-        return Vocabulary("".join(map(chr, np.flatnonzero(self.counts))))
-
-
 @dataclass(frozen=True)
 class Counts:
     """Result of the first pass over a text: its sizes and vocabulary."""
@@ -142,59 +124,48 @@ class Task:
         return [Part(self.source, data, ~val), Part(self.source, data, val)]
 
 
-def count_text(
-    parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: OnProgress
-) -> Counts:
+def count_text(task: Task, parts: list[Part], progress: OnProgress) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
 
-    Args:
-        parts: the whole text, or the train part and the val part.
-        vocabulary: the vocabulary of another run; None makes one from the text.
-        extends: whether to add the characters of the text to `vocabulary`.
-        progress: called with the size of each chunk in bytes.
+    `progress` is called with the size of each chunk in bytes.
 
     Raises:
-        TextError: `vocabulary` has no id for some characters, and `extends` is False.
+        TextError: the given vocabulary has no id for some characters, and is not to be extended.
     """
-    data, counts, size, ends = parts[0].data, CharacterCounts(), 0, []
+    occurs, characters, size, ends = np.zeros(CODE_POINTS, bool), 0, 0, []
     for part in parts:
         for chunk in ahead(part.chunks()):
-            counts.add(chunk)
+            occurs[code_points(chunk.decode(errors="replace"))] = True  # may be binary data
+            characters += character_count(chunk)
             size += len(chunk)
             progress(len(chunk))
-        ends.append(counts.total)
-    train = train_characters(counts.total, data.val_fraction) if len(parts) == 1 else ends[0]
-    if vocabulary is None and data.vocabulary == "bytes":
-        vocabulary = BYTES
-    elif vocabulary is None:
-        vocabulary = counts.vocabulary()
-    elif extends:
-        vocabulary = vocabulary.extended(counts.vocabulary().characters)
-    else:
-        _check_known(vocabulary, counts, parts[0].source.name)
-    return Counts(counts.total, size, train, vocabulary)
+        ends.append(characters)
+    fraction = task.data.val_fraction
+    train = train_characters(characters, fraction) if len(parts) == 1 else ends[0]
+    found = "".join(map(chr, np.flatnonzero(occurs)))
+    return Counts(characters, size, train, _vocabulary(task, found))
 
 
-def _check_known(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> None:
-    """Raise TextError if the text `name` has characters that `vocabulary` lacks."""
-    if outside := vocabulary.outside(counts.vocabulary().characters):
+def _vocabulary(task: Task, found: str) -> Vocabulary:
+    """Return the vocabulary to use for a text with the characters `found`."""
+    given = task.vocabulary
+    if given is None:
+        return BYTES if task.data.vocabulary == "bytes" else Vocabulary(found)
+    if task.extends:
+        return given.extended(found)
+    if outside := given.outside(found):
         listed = " ".join(map(symbol, outside[:20]))
         raise TextError(
-            f"{name}: {len(outside):,} of its characters are not in the given vocabulary: "
-            f"{listed}; remove them, or use a vocabulary of bytes"
+            f"{task.source.name}: {len(outside):,} of its characters are not in the given "
+            f"vocabulary: {listed}; remove them, or use a vocabulary of bytes"
         )
+    return given
 
 
 def write(
     parts: list[Part], counts: Counts, file: BinaryIO, progress: OnProgress
 ) -> dict[str, str | int]:
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
-
-    Args:
-        parts: as for `count_text`.
-        counts: the result of `count_text`.
-        file: where to write.
-        progress: called with the size of each chunk in bytes.
 
     Returns:
         The fields of `Corpus` for the text's hash and sizes, by name.
