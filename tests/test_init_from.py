@@ -313,7 +313,7 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     package.train(text=text_file, settings=settings, run_dir="first")
     expected = (
         "train.init_from: that run may have been trained on text of this run's val split, so val "
-        "losses may be too low; to split the text like that run: --set data.val_fraction=0.2"
+        "losses may be too low; to split the text like that run: data.val_fraction=0.2"
     )
     assert told(val_fraction=0.3) == expected
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""

@@ -49,7 +49,7 @@ def choose_settings(
     if is_unit_open and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
-            f"instead; --set data.vocabulary=characters changes that"
+            f"instead; data.vocabulary=characters changes that"
         )
         config = load_config(config, [("data.vocabulary", "bytes")])
         corpus = encode_sources(config, sources, ranks=ranks)

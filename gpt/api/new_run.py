@@ -156,6 +156,6 @@ class NewRun:
         if limit is not None:
             log.info(
                 f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
-                f"--set train.steps=N changes that"
+                f"train.steps=N changes that"
             )
         return config

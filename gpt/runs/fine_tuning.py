@@ -65,6 +65,6 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
             "train.init_from: that run may have been trained on text of this run's val split, so "
-            "val losses may be too low; to split the text like that run: --set %s",
-            " --set ".join(split),
+            "val losses may be too low; to split the text like that run: %s",
+            ", ".join(split),
         )

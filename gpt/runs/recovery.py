@@ -51,7 +51,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
     if changes := _differences(values(config), edited):
         log.warning(
             "ignored your edits of %s/config.yaml: %s; a resume takes the settings from the "
-            "checkpoint, so use --set instead",
+            "checkpoint, so set them when you resume",
             from_here(run),
             ", ".join(changes.values()),
         )

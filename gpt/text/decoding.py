@@ -97,8 +97,8 @@ def utf8_chunks(
         raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         raise TextError(
-            f"{name}: expected {encoding} text, got {error}; name another encoding by "
-            f"--set data.encoding=NAME"
+            f"{name}: expected {encoding} text, got {error}; convert it to UTF-8, or name its "
+            f"encoding as data.encoding"
         ) from None
     if notices and errors == "replace":
         notices.add(name, "invalid bytes were read as U+FFFD; replacements: {count}", replaced)
@@ -106,16 +106,16 @@ def utf8_chunks(
 
 def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
     """Return a message about an invalid byte. The block with this byte begins at `offset`."""
-    sample, why, likely = _sample_around(error.object, error.start), "", ""
+    sample, why, settings = _sample_around(error.object, error.start), "", "data.errors=replace"
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
     is_mostly_utf8 = 3 * valid_others > 2 * others
     if is_mostly_utf8 and encoding == "UTF-8":
         why = ", although most others are"
     elif guess := "utf-8" if is_mostly_utf8 else likely_encoding(sample):
-        likely = f"it is probably {guess}: --set data.encoding={guess}, or "
+        why, settings = f"; it is probably {guess}", f"data.encoding={guess} or {settings}"
     wrong = f"byte 0x{error.object[error.start]:02x} at offset {offset + error.start}"
-    return f"{wrong} is not {encoding}{why}; {likely}--set data.errors=replace"
+    return f"{wrong} is not {encoding}{why}; convert it to UTF-8, or set {settings}"
 
 
 def _sample_around(content: bytes, start: int) -> bytes:

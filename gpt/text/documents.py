@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from gpt.errors import listed
@@ -71,16 +70,7 @@ class Source:
     """A text that can be read more than once."""
 
     name: str  # name of the text as the user typed it
-    parts: Callable[[], Iterator[Document | Skipped]]  # yields all files, always in the same order
+    documents: Callable[[], Iterator[Document]]  # always yields them in the same order
     files: tuple[Path, ...] = ()  # files on disk that contain the text
     notices: Callable[[], Sequence[str]] = tuple  # returns lines to log after the text was read
     standard_input: Path | None = None  # file with the text from standard input, if it is used
-
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents in order; omit skipped files."""
-        return (part for part in self.parts() if isinstance(part, Document))
-
-    @cached_property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """The skipped files. To find them, all archives are read."""
-        return tuple(part for part in self.parts() if isinstance(part, Skipped))

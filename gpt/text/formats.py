@@ -7,8 +7,8 @@ from gpt.text.decoding import encoding_of
 ZIP = b"PK\x03\x04"
 ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")
 CONVERT = (
-    "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or read its bytes "
-    "by --set data.vocabulary=bytes"
+    "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or train on its "
+    "bytes by data.vocabulary=bytes"
 )
 LFS_POINTER = "Git LFS pointer"
 BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)

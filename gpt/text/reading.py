@@ -48,9 +48,12 @@ class Entry:
             return file.read(HEAD_BYTES)
 
 
-def file_entry(path: Path) -> Entry:
-    """Return an entry that reads a file on disk, decompressed according to its suffix."""
-    return Entry(in_message(path), lambda: open_file(path))
+def file_entry(path: Path, name: str | None = None) -> Entry:
+    """Return an entry that reads a file on disk, decompressed according to its suffix.
+
+    `name` is the name of the file in messages, by default its path.
+    """
+    return Entry(name or in_message(path), lambda: open_file(path))
 
 
 def in_message(name: str | Path) -> str:

@@ -42,7 +42,7 @@ def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> 
     if kind == ".json":
         records = _json_values(b"".join(chunks).decode(), name)
     elif kind in (".csv", ".tsv"):
-        records = _rows(_lines(chunks), kind, name)
+        records = _rows(_lines(chunks), kind, name, column)
     else:
         records = _json_lines(_lines(chunks), name)
     yield from _documents(records, name, column)
@@ -58,7 +58,7 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
             names = file.schema_arrow.names
             if column is None:
                 raise TextError(
-                    f"{name}: name the column to read by --set data.column=COLUMN; the columns are "
+                    f"{name}: name the column to read as data.column; the columns are "
                     f"{listed(names, 20)}"
                 )
             columns = [path[0] for path in _paths(column, names) if path[0] in names]
@@ -78,7 +78,9 @@ def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Do
             found = [value for path in paths for value in values_at(record, path)]
             texts = [str(value) for value in found if value is not None]
             content = "\n".join(texts).encode()
-        except (TypeError, RecursionError, UnicodeEncodeError):
+        except UnicodeEncodeError:
+            raise _bad_record(name, number, "Unicode text", "a lone surrogate") from None
+        except (TypeError, RecursionError):
             found = []
         if not found:
             got = listed([*record], 20) if isinstance(record, dict) else repr(record)
@@ -145,25 +147,19 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of an array, or of a single value.
-
-    If `text` has several values, each must be on its own line, as in .jsonl.
-    """
+    """Yield the number, from 1, and the value of each element of an array, or of a single value."""
     try:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        if getattr(error, "msg", "") != "Extra data":
-            raise _bad_record(name, getattr(error, "lineno", 1), "JSON", str(error)) from None
-        yield from _json_lines(text.split("\n"), name)
-    else:
-        yield from enumerate(value if isinstance(value, list) else [value], start=1)
+        raise _bad_record(name, getattr(error, "lineno", 1), "JSON", str(error)) from None
+    yield from enumerate(value if isinstance(value, list) else [value], start=1)
 
 
-def _rows(lines: Iterator[str], kind: str, name: str) -> Iterator[Record]:
+def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
     """Yield the number of the last line of each row of a .csv or .tsv file, and its values.
 
-    Row 1 contains the names of the columns and is not yielded. Columns that share a name are left
-    out. In a .tsv file, quotation marks have no special meaning.
+    Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
+    no special meaning.
     """
     first = next(lines, "")
     rows = csv.DictReader(
@@ -174,13 +170,15 @@ def _rows(lines: Iterator[str], kind: str, name: str) -> Iterator[Record]:
     )
     try:
         names = [*(rows.fieldnames or ())]
-        unique = [key for key in names if names.count(key) == 1]
+        for path in _paths(column, names):
+            if names.count(path[0]) > 1:
+                raise TextError(f"{name}: the column {path[0]} occurs twice; rename one")
         for row in rows:
             if None in row or None in row.values():
                 expected = f"{len(names)} columns, as in the first row"
                 got = "more" if None in row else "fewer"
                 raise _bad_record(name, rows.line_num, expected, got)
-            yield rows.line_num, {key: row[key] for key in unique}
+            yield rows.line_num, row
     except csv.Error as error:
         raise _bad_record(name, rows.reader.line_num, "CSV", str(error)) from None
 

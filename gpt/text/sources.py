@@ -45,8 +45,7 @@ def open_source(
         stdin: an existing copy of standard input. By default, it is read and copied to the cache.
 
     Raises:
-        TextError: no such text exists. Iterating over the documents of the returned source raises
-            TextError if they are not text.
+        TextError: no such text exists. Reading the documents raises TextError if they are not text.
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
@@ -55,7 +54,7 @@ def open_source(
         return opened[0]
     return Source(
         listed(names, 1),
-        lambda: chain.from_iterable(each.parts() for each in opened),
+        lambda: chain.from_iterable(each.documents() for each in opened),
         tuple(chain.from_iterable(each.files for each in opened)),
         lambda: [*chain.from_iterable(each.notices() for each in opened)],
         next((each.standard_input for each in opened if each.standard_input), None),
@@ -80,9 +79,9 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
                 f"{shown}: data.include and data.exclude choose files in folders, not in archives; "
                 f"unpack the archive and name its folder"
             )
-        files = _TextFiles(name, data)
-        files.add(path, named=True)
-        return files.source(stdin)
+        files = _TextFiles(name, data, stdin)
+        files.add_named(path)
+        return files.source()
     if stat.S_ISDIR(mode):
         return _open_found(name, find_files(path, data.globs), data)
     if mode:
@@ -105,30 +104,22 @@ def _no_such_text(name: str) -> TextError:
     )
     if name.startswith(("http://", "https://")):
         advice = "download it, for example by curl -LO, and name the file"
-    return TextError(f"{in_message(name)}: no such text; {advice}{_for_text_itself(name)}")
-
-
-def _for_text_itself(name: str) -> str:
-    """Return advice if `name` may be a text instead of a file's name, else an empty string."""
-    has_space = any(map(str.isspace, name))
-    return "; if this is the text itself, write it to a file, and name it" if has_space else ""
+    return TextError(f"{in_message(name)}: no such text; {advice}")
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
-    files = _TextFiles(name, data)
+    files, skipped = _TextFiles(name, data), list[Skipped]()
     for each in found:
-        if isinstance(each, Skipped):
-            files.skipped.append(each)
-        else:
-            files.add(each)
-    skips = describe_skipped(files.skipped)
+        skip = each if isinstance(each, Skipped) else files.add(each)
+        if skip is not None:
+            skipped.append(skip)
+    skips = describe_skipped(skipped)
     if not files.paths:
         chosen, advice = "", "name a text file, or a folder with text files"
         if data.globs:
             chosen, advice = " chosen by data.include and data.exclude", "change these settings"
         raise TextError(
             f"{in_message(name)}: expected text files{chosen}, got none{skips}; {advice}"
-            f"{_for_text_itself(name)}"
         )
     size = counted(sum(path.stat().st_size for path in files.paths), "byte")
     log.info(f"{in_message(name)}: {counted(len(files.paths), 'file')}, {size}{skips}")
@@ -138,41 +129,44 @@ def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) ->
 class _TextFiles:
     """Files that are read as one text, and notices about how they were read."""
 
-    def __init__(self, name: str, data: DataConfig) -> None:
-        self._name, self._data = in_message(name), data
+    def __init__(self, name: str, data: DataConfig, stdin: Path | None = None) -> None:
+        self._name, self._data, self._stdin = in_message(name), data, stdin
         self._raw = data.vocabulary == "bytes"  # whether to read binary files, too
         self._notices = Notices()
-        self.paths, self.skipped = list[Path](), list[Skipped]()
+        self.paths = list[Path]()
 
-    def source(self, stdin: Path | None = None) -> Source:
-        """Return the files as one text. `stdin` is the copy of standard input, if any."""
-        return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
+    def source(self) -> Source:
+        """Return the files as one text."""
+        files, notices = tuple(self.paths), self._notices.lines
+        return Source(self._name, self._documents, files, notices, self._stdin)
 
-    def add(self, path: Path, *, named: bool = False) -> None:
-        """Add a file. If it is not text, skip it; raise TextError instead if `named` is True."""
-        entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        if kind in ARCHIVES or (named and kind == PARQUET):
-            reason = None
-        elif named:
-            reason = None if self._raw else self._format(entry)
-        else:
-            reason = self._why_skipped(entry, kind)
-        if reason and named:
-            raise _not_text(entry, reason)
-        if reason:
-            self.skipped.append(Skipped(entry.name, reason))
-        else:
-            self.paths.append(path)
+    def add_named(self, path: Path) -> None:
+        """Add a file that the user named. Raise TextError if it is not text."""
+        is_plain = split_suffixes(path.name)[0] not in (*ARCHIVES, PARQUET)
+        if is_plain and not self._raw and (found := self._format(entry := self._entry(path))):
+            raise _not_text(entry, found)
+        self.paths.append(path)
 
-    def _parts(self) -> Iterator[Document | Skipped]:
-        """Yield the documents of all files in order, and the files that are skipped."""
-        yield from self.skipped
+    def add(self, path: Path) -> Skipped | None:
+        """Add a file that was found in a folder, or return why it is skipped."""
+        entry, kind = self._entry(path), split_suffixes(path.name)[0]
+        if kind not in ARCHIVES and (reason := self._why_skipped(entry, kind)):
+            return Skipped(entry.name, reason)
+        self.paths.append(path)
+        return None
+
+    def _entry(self, path: Path) -> Entry:
+        return file_entry(path, STDIN if path == self._stdin else None)
+
+    def _documents(self) -> Iterator[Document]:
+        """Yield the documents of all files in order."""
         skipped, count = list[Skipped](), 0
         for each in chain.from_iterable(map(self._read, self.paths)):
             if isinstance(each, Skipped):
                 skipped.append(each)
-            count += isinstance(each, Document)
-            yield each
+            else:
+                count += 1
+                yield each
         skips = describe_skipped(skipped)
         if not count:
             raise TextError(f"{self._name}: expected some text, got none{skips}")
@@ -189,7 +183,7 @@ class _TextFiles:
         elif self._data.column is not None and kind not in TEXT_TABLES:
             raise TextError(f"{in_message(path)}: {_NO_COLUMNS}")
         else:
-            yield from self._read_entry(file_entry(path))
+            yield from self._read_entry(self._entry(path))
 
     def _read_member(self, entry: Entry) -> Iterator[Document | Skipped]:
         kind, compressed = split_suffixes(entry.name)
@@ -200,7 +194,7 @@ class _TextFiles:
         else:
             yield from self._read_entry(entry)
 
-    def _read_entry(self, entry: Entry) -> Iterator[Document | Skipped]:
+    def _read_entry(self, entry: Entry) -> Iterator[Document]:
         """Yield a file as one document, or one document per record if `data.column` is set."""
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
         if self._raw and self._format(entry):
