@@ -16,7 +16,7 @@ from gpt.sampling.engine import open_engine
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
-from gpt.text.prompt import check_known, encode_prompt, normalize_prompt, prepare_prompt
+from gpt.text.prompt import encode_prompt, prepare_prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,12 +161,13 @@ class Model:
         count = _whole_number("num_samples", num_samples, 1)
         used_seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
         vocabulary, data = self.vocabulary, self.config.data
-        stop_texts = [normalize_prompt(text, vocabulary, data) for text in _texts("stops", stops)]
-        for text in stop_texts:
-            if not text:
-                raise UsageError("expected a stop string of at least one character, got ''")
-            advice = "the model cannot generate it, so leave it out"
-            check_known(text, vocabulary, advice, what="the stop string")
+        what, advice = "the stop string", "the model cannot generate it, so leave it out"
+        stop_texts = [
+            prepare_prompt(text, vocabulary, data, what=what, advice=advice)
+            for text in _texts("stops", stops)
+        ]
+        if "" in stop_texts:
+            raise UsageError("expected a stop string of at least one character, got ''")
         prompt_texts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, vocabulary) for text in prompt_texts]
         B, longest = count * len(encoded), max(map(len, encoded), default=0)

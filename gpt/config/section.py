@@ -40,11 +40,8 @@ class Setting:
 def setting(default: Any, description: str, **options: Any) -> Any:
     """Declare a setting as a pydantic field.
 
-    Args:
-        default: the default, or a function that computes it from the settings above this one.
-        description: text in help and in config.yaml.
-        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`.
-            `group` is a heading for this setting and those below it, up to the next heading.
+    `default` may be a function that computes it from the settings above this one. `options` are
+    attributes of `Setting`; `group` is also the heading of the settings below, up to the next.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

@@ -23,13 +23,6 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     at a random offset into consecutive windows, and draws each window once, in random order. With
     constant `B` and `T`, an epoch uses no part of the text twice, and omits fewer than 2 `T` ids.
     Windows drawn with replacement would repeat some parts of the text and omit many.
-
-    Args:
-        ids: the text.
-        B: the number of windows.
-        T: the number of ids in each window.
-        seed: the seed of the run.
-        step: the number of the batch, counted from 0.
     """
     last = len(ids) - T  # a window starts before this index
     count = max(last // T, 1)  # number of windows in an epoch
@@ -84,13 +77,9 @@ def scored_windows(
     By default, the windows are consecutive, and each id but the first is a target exactly once. If
     fewer than `T` targets remain at the end, they form a last batch of one shorter window.
 
-    Args:
-        ids: the text.
-        T: the number of ids in each window.
-        max_targets: largest number of targets; None for all. If the text has more, yield fewer
-            whole windows, but at least one, spread evenly over the text.
-        max_batch: largest number of ids in a batch; None for EVAL_CHARACTERS. A batch has at least
-            one window, even if `T` is larger.
+    If there are more than `max_targets` targets, yield fewer whole windows, but at least one,
+    spread evenly over the text. A batch has at most `max_batch` ids, by default EVAL_CHARACTERS,
+    but at least one window.
     """
     targets = len(ids) - 1
     windows = targets // T  # number of whole windows in the text

@@ -95,13 +95,9 @@ def load_corpus(
     Changes of the text's files and of the cached ids are detected by `quick_sha256`. Only one
     process prepares a text at a time; others wait for it.
 
-    Args:
-        source: the text.
-        data: the settings by which the text is read, split and encoded.
-        val_source: a separate text for val. By default, val is a part of `source`.
-        vocabulary: the vocabulary of another run. By default, one is made from the text.
-        extends: whether to add the characters of the text to `vocabulary`.
-        seed: the seed that selects the documents of val, unless `data.split` is `tail`.
+    By default, val is a part of `source`, and the vocabulary is made from the text. If `extends` is
+    true, the characters of the text are added to `vocabulary`. `seed` selects the documents of val
+    unless `data.split` is `tail`.
 
     Raises:
         TextError: the text is empty, unreadable, not in its encoding, or changed while it was read;

@@ -59,13 +59,9 @@ def utf8_chunks(
 ) -> Iterator[bytes]:
     """Convert a text to UTF-8. Yield chunks of whole characters, without a byte-order mark.
 
-    Args:
-        blocks: the bytes of the text. A character may be cut at the end of a block.
-        name: the name of the text in messages.
-        encoding: the encoding of the bytes.
-        errors: Python's error handler for invalid bytes: `strict` raises an error, `replace` reads
-            them as U+FFFD, and `surrogateescape` yields them unchanged.
-        notices: receives a notice with the number of replacements, if `errors` is `replace`.
+    A character may be cut at the end of a block. `errors` is Python's error handler for invalid
+    bytes: `strict`, `replace` (the number of replacements is added to `notices`), or
+    `surrogateescape`, which yields them unchanged.
 
     Raises:
         TextError: some bytes are invalid in `encoding`. The message contains the offset of the

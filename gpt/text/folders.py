@@ -20,14 +20,10 @@ def find_files(
 ) -> Iterator[Path | Skipped]:
     """Yield the files below the folder `root` that `globs` select, sorted by path, each once.
 
-    Hidden files are ignored, and links are followed. Yield `Skipped` for files and folders already
-    found by another path (so a loop of links ends), broken links, pipes, devices, and the folders
-    of runs and sweeps, because training changes these folders.
-
-    Args:
-        root: the folder.
-        globs: the globs of `data.include`, and those of `data.exclude` after `!`.
-        pattern: the parts of a glob that the path below `root` must match, too.
+    The path below `root` must also match the glob with the parts `pattern`. Hidden files are
+    ignored, and links are followed. Yield `Skipped` for files and folders already found by another
+    path (so a loop of links ends), broken links, pipes, devices, and the folders of runs and
+    sweeps, because training changes these folders.
     """
     at = pattern.index("**") if "**" in pattern else len(pattern)
     starts = glob("/".join(pattern[:at]), root_dir=root) if at else [""]  # noqa: PTH207 (relative)

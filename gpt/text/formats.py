@@ -35,13 +35,7 @@ def advice(found: str) -> str:
 
 
 def binary_format(head: bytes, name: str, encoding: str) -> str | None:
-    """Return the format of a file that is not text; None if it is text.
-
-    Args:
-        head: the first bytes of the file.
-        name: the name of the file.
-        encoding: the encoding of the file if it is text without a byte-order mark.
-    """
+    """Return the format of a file that is not text; None if it is text in `encoding`."""
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()

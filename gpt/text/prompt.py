@@ -21,23 +21,21 @@ def prepare_prompt(
     data: DataConfig,
     *,
     drop_unknown: bool = False,
+    what: str = "the text",
     advice: str = "leave them out",
 ) -> str:
     """Normalise a prompt like the training text, and check that its characters have ids.
 
-    Args:
-        prompt: any text.
-        vocabulary: the vocabulary of the model.
-        data: the settings with which the training text was read.
-        drop_unknown: whether to remove characters outside the vocabulary, and log their number.
-        advice: the end of the error message, which says what to do about unknown characters.
+    With `drop_unknown`, remove characters outside the vocabulary instead, and log their number.
 
     Raises:
         UsageError: the prompt is not a str, or has characters without an id.
     """
-    prompt = normalize_prompt(prompt, vocabulary, data)
+    if not isinstance(prompt, str):
+        raise UsageError(f"text: expected a str, got {prompt!r:.100}")
+    prompt = normalized(prompt, data, vocabulary)
     if not drop_unknown:
-        check_known(prompt, vocabulary, advice)
+        check_known(prompt, vocabulary, what, advice)
         return prompt
     outside = vocabulary.outside(prompt)
     if unknown := Counter(c for c in prompt if c in outside):
@@ -46,28 +44,10 @@ def prepare_prompt(
     return "".join(c for c in prompt if c not in unknown)
 
 
-def normalize_prompt(text: str, vocabulary: Vocabulary, data: DataConfig) -> str:
-    """Return `text`, normalised like the training text; raise UsageError if it is not a str."""
-    if not isinstance(text, str):
-        raise UsageError(f"text: expected a str, got {text!r:.100}")
-    return normalized(text, data, vocabulary)
-
-
 def check_known(
-    text: str,
-    vocabulary: Vocabulary,
-    advice: str = "leave them out",
-    *,
-    what: str = "the text",
+    text: str, vocabulary: Vocabulary, what: str = "the text", advice: str = "leave them out"
 ) -> None:
-    """Raise UsageError if `text` has characters outside the vocabulary.
-
-    Args:
-        text: the text to check.
-        vocabulary: the known characters.
-        advice: what to do about the error; ends the message.
-        what: a name of the text; begins the message.
-    """
+    """Raise UsageError if `text`, named `what` in the message, has characters without an id."""
     if unknown := vocabulary.outside(text):
         unknown = listed_characters(unknown)
         raise UsageError(

@@ -28,13 +28,7 @@ Record = tuple[int, Any]
 
 
 def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> Iterator[Document]:
-    """Yield a document for each record of a table in a text file.
-
-    Args:
-        chunks: the content of the file in UTF-8.
-        kind: the suffix of the file, one of TEXT_TABLES.
-        name: the name of the file, for messages.
-        column: the setting `data.column`.
+    """Yield a document for each record of a table in UTF-8, whose suffix `kind` is in TEXT_TABLES.
 
     Raises:
         TextError: the file is not in its format, or a record lacks the column.

@@ -37,12 +37,8 @@ def open_source(
 ) -> Source:
     """Open a text, or several texts as one.
 
-    Args:
-        source: one name or several. A name is a built-in text (one of NAMED), a file, a folder, a
-            glob, or `-` for standard input. Archives and compressed files are decompressed while
-            they are read.
-        data: the settings for reading the text.
-        stdin: an existing copy of standard input. By default, it is read and copied to the cache.
+    A name is a built-in text (one of NAMED), a file, a folder, a glob, or `-` for standard input.
+    `stdin` is an existing copy of standard input. By default, it is read and copied to the cache.
 
     Raises:
         TextError: no such text exists. Reading the documents raises TextError if they are not text.

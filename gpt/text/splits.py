@@ -19,12 +19,7 @@ def train_characters(characters: int, val_fraction: float) -> int:
 
 
 def divided(chunks: Iterable[bytes], split: str) -> Iterator[tuple[bytes, bool]]:
-    """Divide the chunks of a file or record into documents.
-
-    Args:
-        chunks: whole characters in UTF-8.
-        split: `files`, if the file or record is one document; or `lines`, if each line is a
-            document, including its line end.
+    """Divide a file or record into documents: itself, or its lines with their ends.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
@@ -56,10 +51,7 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Choose random documents for val, at least one; return whether each is chosen.
 
-    Args:
-        lengths: the number of characters of each document.
-        fraction: the wanted size of val, as a fraction of all characters.
-        seed: the seed of the choice.
+    `lengths` are in characters. Val is to have about a `fraction` of all characters.
     """
     wanted, held = fraction * sum(lengths), 0
     chosen = np.zeros(len(lengths), bool)
