@@ -192,4 +192,4 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
     plain = config.changed(data=changes)
     if plain != config:
         in_characters = encode_sources(plain, open_sources(plain.data))
-    return describe_text(sources, config.data, corpus, in_characters)
+    return describe_text(sources, corpus, in_characters)

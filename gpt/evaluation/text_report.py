@@ -6,7 +6,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt.config.schema import DataConfig
 from gpt.errors import counted, listed
 from gpt.evaluation.characters import (
     DETECTORS,
@@ -48,14 +47,11 @@ class TextReport:
     warnings: list[str]  # problems, and what to do about them before training
 
 
-def describe_text(
-    sources: Sequence[Source], data: DataConfig, corpus: Corpus, text: Corpus
-) -> TextReport:
+def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> TextReport:
     """Measure a text, and return the report.
 
     Args:
-        sources: the text and, if `data.val_source` is set, the val text.
-        data: the settings with which the text was read.
+        sources: the text and, if there is one, the val text.
         corpus: the text in the ids on which a model would be trained, which may be bytes.
         text: the same text with one id for each distinct character.
     """
@@ -88,7 +84,7 @@ def describe_text(
         duplicate_share=share,
         long_duplicate_share=long_share,
         findings=[rare, *suspicious] if rare.count else suspicious,
-        warnings=[*_warnings(data, corpus, share, long_share, unseen_share), *warnings],
+        warnings=[*_warnings(corpus, share, long_share, unseen_share), *warnings],
     )
 
 
@@ -118,7 +114,7 @@ def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[s
 
 
 def _warnings(
-    data: DataConfig, corpus: Corpus, share: float, long_share: float, unseen_share: float
+    corpus: Corpus, share: float, long_share: float, unseen_share: float
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the splits: what it is, and what to do about it."""
     if min(len(corpus.train), len(corpus.val)) <= USUAL_MIN_CONTEXT:
@@ -130,7 +126,7 @@ def _warnings(
             f"better than on new text; remove the duplicates, or set another text as "
             f"data.val_source"
         )
-    if unseen_share >= UNSEEN_SHARE_TO_WARN and data.vocabulary != "bytes":
+    if unseen_share >= UNSEEN_SHARE_TO_WARN and not corpus.vocabulary.is_bytes:
         yield (
             f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
             f"and cannot be predicted; use a longer text, data.split=lines, or "

@@ -8,9 +8,6 @@ The array is cached in a folder for this text and these settings:
 
 import json
 import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +18,8 @@ from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.cache import cache_dir, quick_sha256
-from gpt.text.display import in_one_line
 from gpt.text.documents import Source
-from gpt.text.preparation import OnProgress, Task, count_text, write
+from gpt.text.preparation import Task, count_text, write
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -130,18 +126,14 @@ def load_corpus(
 def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.source.name
-    with _progress_bar(f"reading {name}") as progress:
-        counts = count_text(task, parts, progress)
+    counts = count_text(task, parts)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
     temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder
     try:
-        with (
-            _progress_bar(f"encoding {name}", counts.bytes) as progress,
-            temporary.open("wb") as file,  # with a memory map, a full disk would kill the process
-        ):
+        with temporary.open("wb") as file:  # with a memory map, a full disk would kill the process
             try:
-                fields = write(parts, counts, file, progress)
+                fields = write(parts, counts, file)
             except (KeyError, ValueError):
                 raise _changed(task.source) from None
         ids = folder / f"ids-{str(fields['sha256'])[:16]}.npy"
@@ -184,24 +176,6 @@ def _read(folder: Path, task: Task, fingerprint: list[str]) -> Corpus | None:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None
-
-
-@contextmanager
-def _progress_bar(title: str, size: int | None = None) -> Iterator[OnProgress]:
-    """Show a progress bar of `size` bytes. Yield a function that advances it by n bytes."""
-    from tqdm.auto import tqdm
-
-    with tqdm(
-        desc=in_one_line(title),
-        total=size,
-        leave=False,
-        disable=sys.stderr is None or (False if "ipykernel" in sys.modules else None),
-        delay=1,  # seconds
-        unit="B",
-        unit_scale=True,
-        dynamic_ncols=True,
-    ) as bar:
-        yield bar.update
 
 
 def _changed(source: Source) -> TextError:

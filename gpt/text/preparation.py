@@ -5,7 +5,7 @@ The first pass counts the characters and makes the vocabulary. The second pass w
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -26,9 +26,6 @@ from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 SEPARATOR = b"\n\n"  # text between two documents
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
-
-OnProgress = Callable[[int], object]
-"""A function that is called with the number of bytes read since its last call."""
 
 
 @dataclass
@@ -124,10 +121,8 @@ class Task:
         return [Part(self.source, data, ~val), Part(self.source, data, val)]
 
 
-def count_text(task: Task, parts: list[Part], progress: OnProgress) -> Counts:
+def count_text(task: Task, parts: list[Part]) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
-
-    `progress` is called with the size of each chunk in bytes.
 
     Raises:
         TextError: the given vocabulary has no id for some characters, and is not to be extended.
@@ -138,7 +133,6 @@ def count_text(task: Task, parts: list[Part], progress: OnProgress) -> Counts:
             occurs[code_points(chunk.decode(errors="replace"))] = True  # may be binary data
             characters += character_count(chunk)
             size += len(chunk)
-            progress(len(chunk))
         ends.append(characters)
     fraction = task.data.val_fraction
     train = train_characters(characters, fraction) if len(parts) == 1 else ends[0]
@@ -162,9 +156,7 @@ def _vocabulary(task: Task, found: str) -> Vocabulary:
     return given
 
 
-def write(
-    parts: list[Part], counts: Counts, file: BinaryIO, progress: OnProgress
-) -> dict[str, str | int]:
+def write(parts: list[Part], counts: Counts, file: BinaryIO) -> dict[str, str | int]:
     """Run the second pass: write the ids of a text to `file` as .npy, the train split first.
 
     Returns:
@@ -190,7 +182,6 @@ def write(
                 first_bytes = byte_offset(chunk, before + 1) - offset
             characters += added
             size += len(chunk)
-            progress(len(chunk))
     if (characters, size) != (counts.characters, counts.bytes):
         raise ValueError("the text has changed")
     sync(file)
