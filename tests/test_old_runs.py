@@ -8,6 +8,7 @@ import pytest
 
 import gpt as package
 from gpt.config.load import load_config
+from gpt.config.removed import REMOVED_SETTINGS
 from gpt.errors import ConfigError
 from gpt.evaluation.curves import read_curve
 from gpt.runs.find import list_runs
@@ -115,28 +116,9 @@ def test_a_distilled_run_is_sampled_evaluated_and_fine_tuned_but_not_resumed(tmp
     assert gpt("train", "--resume", "plain", *few)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("key", "instead"),
-    [
-        ("model.counts", "leave it out"),
-        ("model.window_counts", "leave it out"),
-        ("model.attention_window", "set model.T instead"),
-        ("model.exportable", "leave it out"),
-        ("data.bad_records", "correct or remove it"),
-        ("data.max_vocabulary", "set data.vocabulary=bytes"),
-        ("data.documents", "set data.split=lines or data.split=files"),
-        ("data.lowercase", "lowercase the file instead"),
-        ("data.newlines", "leave it out"),
-        ("data.separator", "leave it out"),
-        ("train.distill", "keep the ensemble"),
-        ("train.beta1", "leave it out"),
-        ("train.log_every", "leave it out"),
-        ("train.keep_checkpoints", "leave it out"),
-        ("sample.presence_penalty", "higher sample.temperature"),
-    ],
-)
+@pytest.mark.parametrize(("key", "instead"), REMOVED_SETTINGS.items())
 def test_removed_settings_are_refused_with_what_to_do(key, instead, tmp_path, gpt):
-    with pytest.raises(ConfigError, match=instead):
+    with pytest.raises(ConfigError, match=f"{key} does not exist any more: {instead}"):
         load_config(None, [f"{key}=5"])
     path = tmp_path / "old.yaml"
     section, _, name = key.partition(".")

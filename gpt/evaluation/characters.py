@@ -152,28 +152,13 @@ def find_suspicious(text: CountedText) -> list[Findings]:
                 counts[matched] += 1
                 first.setdefault(matched, start + match.start())
         if kind == MOJIBAKE and counts:
-            counts = _mojibake(counts)
+            from ftfy.badness import is_bad  # the import takes 0.1 s; ASCII text does not need it
+
+            counts = Counter({each: count for each, count in counts.items() if is_bad(each)})
         findings = [
-            text.finding(matched, _explained(matched), count, first[matched])
+            text.finding(matched, ", ".join(map(name_of, matched)), count, first[matched])
             for matched, count in counts.most_common(MAX_FINDINGS)
         ]
         if findings:
             found.append(Findings(kind, counts.total(), len(counts), findings))
     return found
-
-
-def _mojibake(counts: Counter[str]) -> Counter[str]:
-    from ftfy.badness import is_bad  # the import takes 0.1 s; ASCII text does not need it
-
-    return Counter({matched: count for matched, count in counts.items() if is_bad(matched)})
-
-
-def _explained(matched: str) -> str:
-    """Say which text `matched` was before a wrong decoding; if unknown, name its characters."""
-    if not matched.isascii():
-        from ftfy import fix_encoding_and_explain
-
-        original, steps = fix_encoding_and_explain(matched)
-        if steps and ("decode", "utf-8") in steps:
-            return f"was {original} (UTF-8 read as {steps[0].parameter.removeprefix('sloppy-')})"
-    return ", ".join(map(name_of, matched))

@@ -43,15 +43,12 @@ def standard_input(folder: Path | None = None) -> Path:
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
-def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy `text` to the run or sweep `folder`, if not done before; return the copy's path."""
-    if text is None:
-        return None
+def store_standard_input(text: Path | None, folder: Path) -> None:
+    """Copy `text` to the run or sweep `folder`, if there is a text and no copy yet."""
     stored = folder / STORED_INPUT
-    if not stored.exists():
+    if text is not None and not stored.exists():
         with text.open("rb") as file:
             write_atomically(stored, iter(partial(file.read, CHUNK_BYTES), b""))
-    return stored
 
 
 @lru_cache(maxsize=1)
