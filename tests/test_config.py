@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from gpt.api.resolve import as_changes
 from gpt.config.load import SHIPPED, load_config
-from gpt.config.schema import (
-    SETTINGS,
-    Config,
-    explicit,
-)
+from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError

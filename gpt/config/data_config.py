@@ -4,14 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpt.config.section import (
-    ConfigSection,
-    Text,
-    TextName,
-    inherited,
-    resumable,
-    setting,
-)
+from gpt.config.section import ConfigSection, Text, TextName, inherited, resumable, setting
 
 
 def _text_names(source: Any) -> object:

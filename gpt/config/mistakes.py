@@ -46,10 +46,5 @@ def nearest_setting(name: str) -> str | None:
     """Return the key of the setting or section that `name` probably means, or None."""
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
-    leaf = name.rpartition(".")[2]
-    if leaf in by_leaf:
-        return by_leaf[leaf]
-    if near := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.75):
-        return near[0]
-    near = difflib.get_close_matches(leaf, by_leaf, n=1)
+    near = difflib.get_close_matches(name.rpartition(".")[2], by_leaf, n=1)
     return by_leaf[near[0]] if near else None

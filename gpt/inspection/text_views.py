@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from gpt.errors import counted, listed
+from gpt.errors import counted
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
 from gpt.inspection.html_page import render_page
 from gpt.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
+from gpt.text.prompt import listed_characters
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
-MAX_ONLY_IN_VAL = 20  # largest number of listed characters that do not occur in train
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
@@ -56,8 +56,7 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
         ),
     ]
     if report.only_in_val:
-        names = [symbol(c) for c in report.only_in_val]
-        fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
+        fields.append(("only in val", listed_characters(report.only_in_val)))
     return fields
 
 

@@ -11,16 +11,15 @@ CONVERT = (
     "bytes by data.vocabulary=bytes"
 )
 LFS_POINTER = "Git LFS pointer"
-BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
-    (0, b"%PDF-1.", "PDF"),
-    (0, b"%!PS-", "PostScript"),
-    (0, b"version https://git-lfs.github.com/spec/", LFS_POINTER),
-    (0, ZIP, "ZIP archive without the suffix .zip"),
-    (257, b"ustar", "tar archive without the suffix .tar"),
-    (0, b"\x1f\x8b\x08", "compressed file without the suffix .gz"),
-    (0, b"\xfd7zXZ\0", "compressed file without the suffix .xz"),
-    (0, b"\x28\xb5\x2f\xfd", "compressed file without the suffix .zst"),
-)
+BINARY_MAGIC = {  # first bytes of a file: name of its format
+    b"%PDF-1.": "PDF",
+    b"%!PS-": "PostScript",
+    b"version https://git-lfs.github.com/spec/": LFS_POINTER,
+    ZIP: "ZIP archive without the suffix .zip",
+    b"\x1f\x8b\x08": "compressed file without the suffix .gz",
+    b"\xfd7zXZ\0": "compressed file without the suffix .xz",
+    b"\x28\xb5\x2f\xfd": "compressed file without the suffix .zst",
+}
 BINARY = "binary data"
 CONTROLS = bytes({*range(0x20)} - {*b"\t\n\f\r\x1b"})  # control characters that are rare in text
 MAX_CONTROLS = 0.001  # largest fraction of CONTROLS in text
@@ -39,9 +38,8 @@ def binary_format(head: bytes, name: str, encoding: str) -> str | None:
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
-    for at, magic, found in BINARY_MAGIC:
-        # in the middle of a text, the magic bytes can be a word, such as `ustar`
-        if head.startswith(magic, at) and (at == 0 or is_binary(head)):
+    for magic, found in BINARY_MAGIC.items():
+        if head.startswith(magic):
             return found
     text = head.decode(encoding_of(head, encoding), "replace").encode(errors="replace")
     return BINARY if is_binary(text) else None

@@ -16,10 +16,10 @@ from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
-from gpt.text.display import symbol
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
 from gpt.text.prefetch import ahead
+from gpt.text.prompt import listed_characters
 from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
@@ -148,10 +148,9 @@ def _vocabulary(task: Task, found: str) -> Vocabulary:
     if task.extends:
         return given.extended(found)
     if outside := given.outside(found):
-        listed = " ".join(map(symbol, outside[:20]))
         raise TextError(
             f"{task.source.name}: {len(outside):,} of its characters are not in the given "
-            f"vocabulary: {listed}; remove them, or use a vocabulary of bytes"
+            f"vocabulary: {listed_characters(outside)}; remove them, or use a vocabulary of bytes"
         )
     return given
 

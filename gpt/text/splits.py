@@ -37,7 +37,7 @@ def divided(chunks: Iterable[bytes], split: str) -> Iterator[tuple[bytes, bool]]
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
-    """Return the number of characters of each document, as defined by `data.split`."""
+    """Return the number of characters of each document, as `data.split` defines them."""
     lengths, length = [], 0
     for file in source.documents():
         for fragment, ends in divided(Normalizer(data)(file.chunks()), data.split):
