@@ -209,6 +209,9 @@ def test_lines_can_be_held_out():
     assert (train, val) == (sorted(train), sorted(val))
     assert 48 <= len(val) <= 52
     assert val[0] < train[-1]
+    data, name = DataConfig(split="lines", vocabulary="bytes"), write(b"\xff\0\n" * 99)
+    binary = load_corpus(open_source(name, data), data)
+    assert len(binary.ids) == 297, "bug: it ended in a UnicodeDecodeError"
     with pytest.raises(TextError, match=r"2, got 1; use data\.split=tail$"):
         load(b"one line " * 99, split="lines")
 

@@ -49,8 +49,7 @@ class Part:
         documents = "files" if self.chosen is None else self.data.split
         for file in self.source.documents():
             between = b"" if is_first else SEPARATOR
-            chunks = file.chunks() if file.raw else normalizer(file.chunks())
-            for fragment, ends in divided(chunks, documents):
+            for fragment, ends in divided(file, normalizer, documents):
                 if self.chosen is None or self.chosen[index]:
                     yield between + fragment
                     is_first, between = False, b""

@@ -1,13 +1,13 @@
 """Divide a text into documents, and hold some of them out for val."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
 from gpt.seeds import uniforms
-from gpt.text.documents import Source
+from gpt.text.documents import Document, Source
 from gpt.text.normalizer import Normalizer
 
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
@@ -18,14 +18,14 @@ def train_characters(characters: int, val_fraction: float) -> int:
     return int((1 - val_fraction) * characters)
 
 
-def divided(chunks: Iterable[bytes], split: str) -> Iterator[tuple[bytes, bool]]:
-    """Divide a file or record into documents: itself, or its lines with their ends.
+def divided(file: Document, normalizer: Normalizer, split: str) -> Iterator[tuple[bytes, bool]]:
+    """Divide a normalised file or record into documents: itself, or its lines with their ends.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
     is_open = split == "files"  # whether the document in progress has not ended
-    for chunk in chunks:
+    for chunk in file.chunks() if file.raw else normalizer(file.chunks()):
         if split == "files":
             yield chunk, False
         else:
@@ -38,10 +38,10 @@ def divided(chunks: Iterable[bytes], split: str) -> Iterator[tuple[bytes, bool]]
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
     """Return the number of characters of each document, as `data.split` defines them."""
-    lengths, length = [], 0
+    lengths, length, normalizer = [], 0, Normalizer(data)
     for file in source.documents():
-        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.split):
-            length += len(fragment.decode())  # for short fragments, faster than character_count
+        for fragment, ends in divided(file, normalizer, data.split):
+            length += len(fragment.decode(errors="replace"))  # may be binary data
             if ends:
                 lengths.append(length)
                 length = 0
