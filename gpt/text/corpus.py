@@ -60,10 +60,9 @@ class Corpus:
 
     def summary(self) -> str:
         """Describe size and vocabulary in words, as in `1,000 characters, vocabulary of 65`."""
-        size, V = f"{self.characters:,} characters", len(self.vocabulary)
-        if self.vocabulary.is_bytes:
-            return f"{size}, {len(self.ids):,} bytes"
-        return f"{size}, vocabulary of {V}"
+        V, count = len(self.vocabulary), len(self.ids)
+        ids = f"{count:,} bytes" if self.vocabulary.is_bytes else f"vocabulary of {V}"
+        return f"{self.characters:,} characters, {ids}"
 
     def check_fits(self, T: int) -> None:
         """Raise TextError unless both splits are longer than a window of `T` ids."""

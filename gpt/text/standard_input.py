@@ -5,7 +5,6 @@ text, and each sweep, has its own copy in its folder.
 """
 
 import hashlib
-import logging
 import sys
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,8 +16,6 @@ from gpt.errors import TextError
 from gpt.files import write_atomically
 from gpt.text.cache import STDIN_FOLDER, cache_dir, remove_unused_inputs
 from gpt.text.reading import CHUNK_BYTES
-
-log = logging.getLogger(__name__)
 
 STDIN = "-"
 STORED_INPUT = "standard_input.txt"  # file name in the folder of a run or a sweep
@@ -71,9 +68,7 @@ def _read(stdin: TextIO | None) -> Path:
             f"-: cannot keep standard input in {folder} ({error.strerror}); set XDG_CACHE_HOME to "
             f"a folder with room that you may write to"
         ) from None
-    size = text.stat().st_size
-    if not size:
+    if not text.stat().st_size:
         text.unlink()
         raise TextError(f"-: expected a text on standard input, got nothing; {_EXAMPLE}")
-    log.info(f"standard input: {size:,} bytes")
     return text
