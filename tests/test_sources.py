@@ -170,6 +170,7 @@ def test_what_is_no_name_of_a_text_is_told_in_short(gpt):
         with pytest.raises(TextError, match=r"no such text|got none") as told:
             package.train(text=wrong)
         assert len(str(told.value)) < 700
+    assert "download it, for example by curl -LO" in refusal("https://example.org/a.txt?b=[c]")
     for name in ("a\0b", "a\ud800", text):
         with pytest.raises(GPTError, match="expected the folder of a run") as told:
             package.load(name)

@@ -150,12 +150,16 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number of the last line of each row below the column names, and its values."""
+    """Yield the number of the last line of each row of a .csv or .tsv file, and its values.
+
+    Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
+    no special meaning.
+    """
     first = next(lines, "")
     rows = csv.DictReader(
         chain([first], lines),
         delimiter=_delimiter(first) if kind == ".csv" else "\t",
-        quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,  # quotes in .tsv are plain
+        quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,
         strict=True,
     )
     try:

@@ -85,14 +85,22 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
             f"{shown}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {shown}"
         )
-    if has_magic(name) and "\n" not in name:  # a glob, not a text
+    if has_magic(name) and "\n" not in name and "://" not in name:  # a glob, not a text or a URL
         root = [*takewhile(lambda part: not has_magic(part), path.parts)]
         found = find_files(Path(*root), data.globs, path.parts[len(root) :])
         return _open_found(name, found, data)
-    raise TextError(
-        f"{shown}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
-        f"such as 'texts/*.txt', or - for standard input"
+    raise _no_such_text(name)
+
+
+def _no_such_text(name: str) -> TextError:
+    """Return the error for a TEXT that does not exist, with advice for the usual reasons."""
+    advice = (
+        f"expected {', '.join(NAMED)}, the path of a file or folder, a glob such as "
+        f"'texts/*.txt', or - for standard input"
     )
+    if name.startswith(("http://", "https://")):
+        advice = "download it, for example by curl -LO, and name the file"
+    return TextError(f"{in_message(name)}: no such text; {advice}")
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
