@@ -1,7 +1,7 @@
 """Convert bytes in any encoding to strict UTF-8; guess the encoding of bytes that are not UTF-8."""
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 from gpt.errors import TextError
@@ -15,9 +15,10 @@ BYTE_ORDER_MARKS = {  # longer marks first, because the UTF-32 mark begins with 
     codecs.BOM_UTF8: "utf-8",
 }
 ENCODING_SAMPLE_BYTES = 65_536  # size of the sample from which an encoding is guessed
+WIDE = ("utf_16_le", "utf_16_be")
 ENCODINGS = (  # encodings that are tried, the preferred ones first
     *("cp1254", "cp1252", "cp1250", "cp1251", "koi8_r", "cp1253", "cp1256", "cp932", "euc_jp"),
-    *("gb18030", "big5", "cp949", "cp866", "mac_roman"),
+    *("gb18030", "big5", "cp949", "cp866", "mac_roman", *WIDE),
 )
 NEARLY_AS_LIKELY = 0.1  # encodings with scores (0 to 1) closer than this are equally likely
 
@@ -28,9 +29,14 @@ def is_utf8(encoding: str) -> bool:
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
-    """Return the encoding that a byte-order mark at the start of `head` means, else `encoding`."""
-    marked = (name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark))
-    return next(marked, encoding)
+    """Return the encoding of a text that begins with the bytes `head`.
+
+    A byte-order mark determines the encoding. Without a mark, return `encoding`, unless it is UTF-8
+    and `head` has NUL bytes and is likely to be UTF-16.
+    """
+    marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
+    may_be_wide = marked is None and b"\0" in head and is_utf8(encoding)
+    return marked or (may_be_wide and likely_encoding(head, WIDE)) or encoding
 
 
 def has_utf8(blocks: Iterable[bytes]) -> bool:
@@ -117,15 +123,15 @@ def _sample_around(content: bytes, start: int) -> bytes:
     return sample
 
 
-def likely_encoding(sample: bytes) -> str | None:
-    """Return the most likely of ENCODINGS for `sample`, which is not UTF-8, or None.
+def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str | None:
+    """Return the most likely encoding of `sample`, which is not UTF-8; None if none is likely.
 
-    If several fit about equally well, return the first. cp1254 is only considered for Turkish;
-    otherwise it equals cp1252.
+    charset-normalizer measures how well each of the `candidates` fits. If several fit about equally
+    well, return the first. cp1254 is only considered for Turkish; otherwise it equals cp1252.
     """
     import charset_normalizer  # takes 0.1 s; valid UTF-8 does not need it
 
-    matches = charset_normalizer.from_bytes(sample, cp_isolation=[*ENCODINGS], threshold=0.4)
+    matches = charset_normalizer.from_bytes(sample, cp_isolation=[*candidates], threshold=0.4)
     penalties = {
         name: match.chaos - match.coherence
         for match in matches
@@ -133,4 +139,4 @@ def likely_encoding(sample: bytes) -> str | None:
         if name != "cp1254" or match.language == "Turkish"
     }
     highest = min(penalties.values(), default=0) + NEARLY_AS_LIKELY
-    return next((name for name in ENCODINGS if penalties.get(name, highest + 1) <= highest), None)
+    return next((name for name in candidates if penalties.get(name, highest + 1) <= highest), None)
