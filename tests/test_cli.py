@@ -206,7 +206,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --no-such-flag", 2, "No such option: --no-such-flag (see"),
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
     ("smaple", 2, "No such command 'smaple'. Did you mean 'sample'? (see"),
-    ("train --set train.lr=1", 2, "train.lr: unknown key"),
+    ("train --set train.lr=1", 2, "train.lr: unknown key; did you mean train.learning_rate?"),
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),

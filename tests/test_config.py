@@ -90,6 +90,8 @@ def test_words_stay_words(name):
             "line 1, column 7: not valid YAML: expected no aliases (*name), no tags",
         ),
         ("train: {checkpoint_every: 0}", "train.checkpoint_every: expected a number of steps, or"),
+        ("block_size: 8", "block_size: unknown key; did you mean model.T?"),
+        ("model: {n_embd: 8}", "model.n_embd: unknown key; did you mean model.C?"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
         (
             "train: {plans: [[0, 9], [7, 9], [7, 2000]]}",

@@ -13,6 +13,24 @@ from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
 MAX_COMPARED_KEY = 100  # number of characters of an unknown key that are compared with known keys
+OTHER_NAMES = {  # names that other projects use for a setting
+    "data.source": "dataset corpus input text",
+    "model.C": "d_model embed_dim embedding_dim hidden_dim hidden_size n_embd n_embed width",
+    "model.T": "block_size context context_length max_seq_len n_ctx n_positions seq_len",
+    "model.n_head": "heads num_attention_heads num_heads",
+    "model.n_layer": "depth layers num_hidden_layers num_layers",
+    "sample.length": "max_length max_new_tokens",
+    "train.accumulation": "grad_accum gradient_accumulation_steps",
+    "train.batch_size": "bs batch micro_batch_size per_device_train_batch_size",
+    "train.checkpoint_every": "save_every save_interval save_steps",
+    "train.eval_every": "eval_interval eval_steps",
+    "train.grad_clip": "clip max_grad_norm max_norm",
+    "train.learning_rate": "lr max_lr peak_lr",
+    "train.min_learning_rate": "min_lr",
+    "train.steps": "epochs iterations iters max_epochs max_iters num_steps",
+    "train.warmup_steps": "warmup warmup_iters",
+    "train.weight_decay": "wd",
+}
 
 
 def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -46,5 +64,9 @@ def nearest_setting(name: str) -> str | None:
     """Return the key of the setting or section that `name` probably means, or None."""
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
-    near = difflib.get_close_matches(name.rpartition(".")[2], by_leaf, n=1)
+    leaf = name.rpartition(".")[2]
+    others = (key for key, names in OTHER_NAMES.items() if leaf.lower() in names.split())
+    if key := next(others, None):
+        return key
+    near = difflib.get_close_matches(leaf, by_leaf, n=1)
     return by_leaf[near[0]] if near else None
