@@ -78,7 +78,6 @@ def test_words_stay_words(name):
             "train.first_window: expected a divisor of model.T (12), so that every "
             "step has the same number of characters, got 5",
         ),
-        ("data: {split: documents}", "data.split: expected 'tail', 'files' or 'lines', got 'docu"),
         ("model: 3", "model: expected keys below `model:`, got 3"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
         (

@@ -165,9 +165,9 @@ def test_a_part_of_the_text_can_be_val():
     assert corpus.vocabulary.decode(corpus.val) == "123456789"
 
 
-def test_whole_files_can_be_val():
+def test_whole_documents_can_be_val():
     texts = ["".join(chr(0x61 + i) for _ in range(5 + i)) for i in range(20)]
-    data, chosen = DataConfig(split="files", val_fraction=0.2), set()
+    data, chosen = DataConfig(split="documents", val_fraction=0.2), set()
     for seed in range(5):
         corpus = load_corpus(source_of(*([text] for text in texts)), data, seed=seed)
         train, val = (
@@ -186,7 +186,7 @@ def test_whole_files_can_be_val():
 
 @given(texts=st.lists(st.text("ab\n\ré"), min_size=1, max_size=4), size=st.integers(1, 4))
 def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts, size):
-    data = DataConfig(split="lines")
+    data = DataConfig(documents="lines", split="documents")
     source = source_of(*(cut(text, size) for text in texts))
     oracle = [re.findall(r"[^\n]*\n|[^\n]+", with_line_feeds(text)) for text in texts]
     lengths = document_lengths(source, data)
@@ -199,21 +199,24 @@ def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts, size):
 
 
 def test_lines_can_be_held_out():
-    """Bug: for a text of one line, lines were advised, also where they were set."""
+    """Bug: for a text of one line, data.documents=lines was advised, also where it was set."""
     content = "".join(f"{i:04}\n" for i in range(500)).encode()
-    with pytest.raises(TextError, match=r"2, got 1; use data\.split=tail or lines$"):
-        load(content, split="files")
-    corpus = load(content, split="lines")
+    whole = load(content, documents="lines")
+    assert whole.sha256 == hashlib.sha256(content).hexdigest()
+    with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, so each line"):
+        load(content, split="documents")
+    corpus = load(content, split="documents", documents="lines")
     train, val = (corpus.vocabulary.decode(ids).splitlines() for ids in (corpus.train, corpus.val))
     assert sorted(train + val) == [f"{i:04}" for i in range(500)]
     assert (train, val) == (sorted(train), sorted(val))
     assert 48 <= len(val) <= 52
     assert val[0] < train[-1]
-    data, name = DataConfig(split="lines", vocabulary="bytes"), write(b"\xff\0\n" * 99)
-    binary = load_corpus(open_source(name, data), data)
+    data = DataConfig(split="documents", documents="lines", vocabulary="bytes")
+    binary = load_corpus(open_source(write(b"\xff\0\n" * 99), data), data)
     assert len(binary.ids) == 297, "bug: it ended in a UnicodeDecodeError"
-    with pytest.raises(TextError, match=r"2, got 1; use data\.split=tail$"):
-        load(b"one line " * 99, split="lines")
+    for documents in ("files", "lines"):
+        with pytest.raises(TextError, match=r"got 1; a text of one line cannot be divided into"):
+            load(b"one line " * 99, split="documents", documents=documents)
 
 
 def test_a_vocabulary_that_is_given_is_used():

@@ -86,11 +86,10 @@ def test_a_run_with_counts_can_be_fine_tuned(counted, gpt):
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
 
 
-def trained_with(stored: dict[str, object], run: str, split: str = "tail") -> None:
+def trained_with(stored: dict[str, object], run: str) -> None:
     """Train a run, and store the values in its checkpoints as an old version did."""
     Path("text.txt").write_text(TEXT)
-    config = small(train__steps=2, data__split=split)
-    package.train(config, text="text.txt", run_dir=run)
+    package.train(small(train__steps=2), text="text.txt", run_dir=run)
     for path in Path(run).glob("checkpoints/*/config.json"):
         tree = json.loads(path.read_text())
         for key, value in stored.items():
@@ -150,7 +149,6 @@ def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, 
     [
         ({"data.documents": "separator", "data.split": "tail"}, None),
         ({"data.documents": "separator", "data.split": "documents"}, "8331f5f"),
-        ({"data.documents": "lines", "data.split": "tail"}, None),
         ({"data.newlines": "lf"}, None),
         ({"data.newlines": "keep"}, "7050005"),
         ({"data.separator": "\n\n"}, None),
@@ -163,8 +161,3 @@ def test_a_run_with_a_removed_value_is_sampled_and_resumed_if_it_had_no_effect(s
     code, _, err = gpt("train", "--resume", "old", "--set", "train.steps=3")
     assert code == (2 if commit else 0)
     assert (f"commit {commit} is the last that can resume it" in err) == bool(commit)
-
-
-def test_a_run_whose_val_is_lines_is_resumed(gpt):
-    trained_with({"data.split": "documents", "data.documents": "lines"}, "old", split="lines")
-    assert gpt("train", "--resume", "old", "--set", "train.steps=3")[0] == 0

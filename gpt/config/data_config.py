@@ -54,6 +54,10 @@ class DataConfig(ConfigSection):
         "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
         "text, title,text or messages.content; null = read these files as plain text",
     )
+    documents: Literal["files", "lines"] = setting(
+        "files",
+        "what a document is, for data.split=documents: a file (or a record of a table), or a line",
+    )
     encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
         "utf-8",
         "encoding of files that are not UTF-8 and have no byte-order mark, such as cp1252",
@@ -70,10 +74,8 @@ class DataConfig(ConfigSection):
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = setting(
         0.1, "fraction of the text's characters that is val, if data.val_source is null"
     )
-    split: Literal["tail", "files", "lines"] = setting(
-        "tail",
-        "val is the end of the text; or the files (or records of tables), or the lines, that the "
-        "seed selects",
+    split: Literal["tail", "documents"] = setting(
+        "tail", "val is the end of the text, or whole documents that the seed selects"
     )
     vocabulary: TextName = setting(
         "characters",
@@ -87,9 +89,9 @@ class DataConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if self.val_source is not None and self.split != "tail":
+        if self.val_source is not None and self.split == "documents":
             raise ValueError(
-                f"data.split={self.split} cannot be combined with data.val_source, which already "
-                f"is val; leave data.split out"
+                "data.split=documents cannot be combined with data.val_source, which already is "
+                "val; leave data.split out"
             )
         return self

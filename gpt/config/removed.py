@@ -12,7 +12,6 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
     "with very many",
-    "data.documents": "set data.split=lines or data.split=files instead",
     "data.lowercase": "lowercase the file instead, for example by tr A-Z a-z",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
     "data.separator": "an empty line is always between two documents, so leave it out",
@@ -70,8 +69,8 @@ def cannot_resume(tree: Any) -> str | None:
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `data.split: documents`, a former value, becomes the kind of the documents. `model.T` becomes
-    the attention window, because only counts could reach further back. Results are the same, except
+    `data.documents: separator`, a former value, becomes the default. `model.T` becomes the
+    attention window, because only counts could reach further back. Results are the same, except
     that n-gram counts are lost. `cannot_resume` refuses some runs.
 
     Raises:
@@ -90,10 +89,8 @@ def upgraded(tree: Any) -> Any:
                     f"commit that loads it is {commit}"
                 )
             kept[section] = {each: value for each, value in values.items() if each != name}
-    data = _section(tree, "data")
-    if data.get("split") == "documents":
-        split = "lines" if data.get("documents") == "lines" else "files"
-        kept["data"] = {**kept["data"], "split": split}
+    if _section(kept, "data").get("documents") == "separator":
+        kept["data"] = {**kept["data"], "documents": "files"}
     if (window := _section(tree, "model").get("attention_window")) is not None:
         kept["model"]["T"] = window
     return kept

@@ -129,6 +129,6 @@ def _warnings(
     if unseen_share >= UNSEEN_SHARE_TO_WARN and not corpus.vocabulary.is_bytes:
         yield (
             f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
-            f"and cannot be predicted; use a longer text, data.split=lines, or "
+            f"and cannot be predicted; use a longer text, data.split=documents, or "
             f"data.vocabulary=bytes"
         )

@@ -58,7 +58,7 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     `old` is the config of the original run, and `new` that of the run that fine-tunes it.
     """
     before, now = values(old), values(new)
-    keys = ("data.split", "data.val_fraction", "data.val_source")
+    keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
     if len(split) == 1 and before["data.val_fraction"] > now["data.val_fraction"]:
         return  # val is the end of the original run's val

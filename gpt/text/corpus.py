@@ -92,7 +92,7 @@ def load_corpus(
 
     By default, val is a part of `source`, and the vocabulary is made from the text. If `extends` is
     true, the characters of the text are added to `vocabulary`. `seed` selects the documents of val
-    unless `data.split` is `tail`.
+    if `data.split` is `documents`.
 
     Raises:
         TextError: the text is empty, unreadable, not in its encoding, or changed while it was read;

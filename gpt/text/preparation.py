@@ -46,7 +46,7 @@ class Part:
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
         """Yield this part's documents, joined by separators, except between lines of a file."""
         index, is_first = 0, True
-        documents = "files" if self.chosen is None else self.data.split
+        documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
             between = b"" if is_first else SEPARATOR
             for fragment, ends in divided(file, normalizer, documents):
@@ -90,7 +90,7 @@ class Task:
         ]
         given = self.vocabulary
         settings = self.data.model_dump(exclude={"source", "val_source"}) | {
-            "seed": self.seed if self.data.split != "tail" else None,
+            "seed": self.seed if self.data.split == "documents" else None,
             "vocabulary": self.data.vocabulary if given is None else given.to_json(),
             "extends": self.extends,
         }
@@ -111,10 +111,15 @@ class Task:
             return [Part(source, data) for source in self.sources]
         lengths = document_lengths(self.source, data)
         if len(lengths) < 2:
-            advice = "data.split=tail" + (" or lines" if data.split == "files" else "")
+            advice = "a text of one line cannot be divided into documents: use data.split=tail"
+            if (
+                len(document_lengths(self.source, data.model_copy(update={"documents": "lines"})))
+                > 1
+            ):
+                advice = "use data.documents=lines, so each line is a document, or data.split=tail"
             raise TextError(
-                f"{self.source.name}: data.split={data.split} holds out whole {data.split}: "
-                f"expected at least 2, got {len(lengths)}; use {advice}"
+                f"{self.source.name}: data.split=documents holds out whole documents: expected at "
+                f"least 2, got {len(lengths)}; {advice}"
             )
         val = held_out(lengths, data.val_fraction, self.seed)
         return [Part(self.source, data, ~val), Part(self.source, data, val)]

@@ -18,15 +18,15 @@ def train_characters(characters: int, val_fraction: float) -> int:
     return int((1 - val_fraction) * characters)
 
 
-def divided(file: Document, normalizer: Normalizer, split: str) -> Iterator[tuple[bytes, bool]]:
-    """Divide a normalised file or record into documents: itself, or its lines with their ends.
+def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[tuple[bytes, bool]]:
+    """Divide a normalised file or record into `documents`: itself, or its lines with their ends.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    is_open = split == "files"  # whether the document in progress has not ended
+    is_open = documents == "files"  # whether the document in progress has not ended
     for chunk in file.chunks() if file.raw else normalizer(file.chunks()):
-        if split == "files":
+        if documents == "files":
             yield chunk, False
         else:
             for line in chunk.splitlines(keepends=True):
@@ -37,10 +37,10 @@ def divided(file: Document, normalizer: Normalizer, split: str) -> Iterator[tupl
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
-    """Return the number of characters of each document, as `data.split` defines them."""
+    """Return the number of characters of each document, as `data.documents` defines them."""
     lengths, length, normalizer = [], 0, Normalizer(data)
     for file in source.documents():
-        for fragment, ends in divided(file, normalizer, data.split):
+        for fragment, ends in divided(file, normalizer, data.documents):
             length += len(fragment.decode(errors="replace"))  # may be binary data
             if ends:
                 lengths.append(length)
