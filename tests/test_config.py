@@ -15,7 +15,7 @@ from gpt.config.load import SHIPPED, load_config
 from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
-from gpt.errors import ConfigError, unescaped
+from gpt.errors import ConfigError
 from gpt.recipe.combinations import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
@@ -225,7 +225,7 @@ def test_a_default_is_spelled_as_a_config_file_spells_it():
 
 
 NAMES = (  # settings that take a text
-    *("device", "data.source", "data.include", "data.column", "data.separator", "data.encoding"),
+    *("device", "data.source", "data.include", "data.column", "data.encoding"),
     *("data.exclude", "data.val_source", "data.vocabulary", "train.init_from"),
 )
 LISTS = ("data.source", "data.include", "data.exclude", "data.val_source", "train.plans")
@@ -260,7 +260,7 @@ TYPED = TRAPS | st.text(max_size=9) | st.integers().map(str) | st.floats().map(s
 @settings(max_examples=10)
 @given(text=TYPED)
 def test_any_text_after_set_arrives_or_ends_in_one_message(key, text):
-    """Bug: `data.separator=---`, `=###` and `data.column=#text` silently became the default.
+    """Bug: `data.column=---`, `=###` and `=#text` silently became the default.
 
     Bugs: `data.include=*.md` and `data.column=0` were refused; `train.steps=#5` was the default.
     """
@@ -280,7 +280,6 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key, text):
         values = [value] if isinstance(value, str) else value
         assert as_flow(values) == as_flow(yaml.safe_load(text))
     elif key in NAMES:
-        text = unescaped(text) if key in ("data.separator", "data.column") else text
         assert value == ((text,) if key in ("data.include", "data.exclude") else text)
         assert load(to_yaml(config)) == config
     elif isinstance(value, bool):
@@ -291,13 +290,16 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key, text):
         assert value == text.strip()
 
 
-@given(separator=st.text(st.characters(exclude_categories=["Cs"])), include=st.lists(st.text()))
-def test_a_value_of_python_arrives_as_it_is(separator, include):
+@given(
+    column=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    include=st.lists(st.text()),
+)
+def test_a_value_of_python_arrives_as_it_is(column, include):
     """Bug: settings of Python were written as YAML and read again."""
     include = [name for name in include if name.isprintable()]
-    changes = as_changes({"data.separator": separator, "data.include": include})
+    changes = as_changes({"data.column": column, "data.include": include})
     data = load_config(None, changes).data
-    assert (data.separator, data.include) == (separator, tuple(include))
+    assert (data.column, data.include) == (column, tuple(include))
 
 
 def test_numpy_and_torch_numbers_and_paths_are_settings():

@@ -138,8 +138,8 @@ def test_every_kind_of_vocabulary_gives_a_text_back(text):
     vocabulary=st.sampled_from(["characters", "bytes"]),
 )
 def test_a_corpus_holds_every_character_of_the_text(texts, size, vocabulary):
-    data = DataConfig(separator="¶", vocabulary=vocabulary)
-    text = "¶".join(map(with_line_feeds, texts))
+    data = DataConfig(vocabulary=vocabulary)
+    text = "\n\n".join(map(with_line_feeds, texts))
     corpus = load_corpus(source_of(*(cut(text, size) for text in texts)), data)
     assert corpus.vocabulary.decode(corpus.ids) == text
     assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
@@ -167,11 +167,11 @@ def test_a_part_of_the_text_can_be_val():
 
 def test_whole_documents_can_be_val():
     texts = ["".join(chr(0x61 + i) for _ in range(5 + i)) for i in range(20)]
-    data, chosen = DataConfig(split="documents", separator="|", val_fraction=0.2), set()
+    data, chosen = DataConfig(split="documents", val_fraction=0.2), set()
     for seed in range(5):
         corpus = load_corpus(source_of(*([text] for text in texts)), data, seed=seed)
         train, val = (
-            corpus.vocabulary.decode(ids).split("|") for ids in (corpus.train, corpus.val)
+            corpus.vocabulary.decode(ids).split("\n\n") for ids in (corpus.train, corpus.val)
         )
         assert sorted(train + val) == sorted(texts)
         assert train == sorted(train) and val == sorted(val)  # in their order
@@ -186,7 +186,7 @@ def test_whole_documents_can_be_val():
 
 @given(texts=st.lists(st.text("ab\n\ré"), min_size=1, max_size=4), size=st.integers(1, 4))
 def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts, size):
-    data = DataConfig(documents="lines", separator="--", split="documents")
+    data = DataConfig(documents="lines", split="documents")
     source = source_of(*(cut(text, size) for text in texts))
     oracle = [re.findall(r"[^\n]*\n|[^\n]+", with_line_feeds(text)) for text in texts]
     lengths = document_lengths(source, data)
@@ -195,7 +195,7 @@ def test_a_text_is_divided_into_lines_wherever_a_chunk_ends(texts, size):
         index = iter(chosen.tolist())
         kept = ["".join(document for document in file if next(index)) for file in oracle]
         text = b"".join(Part(source, data, chosen).chunks()).decode()
-        assert text == "--".join(filter(None, kept))
+        assert text == "\n\n".join(filter(None, kept))
 
 
 def test_lines_can_be_held_out():

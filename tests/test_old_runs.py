@@ -151,6 +151,8 @@ def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, 
         ({"data.documents": "separator", "data.split": "documents"}, "8331f5f"),
         ({"data.newlines": "lf"}, None),
         ({"data.newlines": "keep"}, "7050005"),
+        ({"data.separator": "\n\n"}, None),
+        ({"data.separator": "---"}, "7050005"),
     ],
 )
 def test_a_run_with_a_removed_value_is_sampled_and_resumed_if_it_had_no_effect(stored, commit, gpt):

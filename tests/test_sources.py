@@ -772,10 +772,10 @@ def test_a_file_whose_name_is_no_utf8_is_read():
 
 def test_many_small_files_are_one_text():
     make(*(f"f/{i % 7}/{i:04}.txt" for i in range(211)))
-    corpus = load_corpus(open_source("f"), DataConfig(separator="\n"))
+    corpus = load_corpus(open_source("f"))
     text = corpus.vocabulary.decode(corpus.ids)
     names = sorted(f"{i % 7}/{i:04}.txt" for i in range(211))
-    assert text.split("\n") == [f"text of {name[2:]}" for name in names]
+    assert text.split("\n\n") == [f"text of {name[2:]}" for name in names]
 
 
 def test_a_glob_is_read_as_a_folder_is():

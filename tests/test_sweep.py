@@ -90,7 +90,7 @@ def test_a_sweep_is_the_product_of_its_lists():
         ("data.normalize=[NFC, none]", ['"NFC"', '"none"']),
         ("data.include=src/*.md,b.txt", None),
         ("data.source=a,b.txt", None),
-        ('data.separator=", "', None),
+        ('data.column=", "', None),
         ("train.init_from=runs/x-sweep/lr-1e-3,seed-1", None),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_fil
 
 def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
     """Bug: once stopped, a run of minutes had a warmup of 100 of its 100 steps."""
-    data = {"source": str(text_file), "separator": "\n\N{CAT FACE}"}
+    data = {"source": str(text_file), "column": "\n\N{CAT FACE}"}
     base = Config.model_validate({"train": {"minutes": 1.0}, "data": data})
     write_spec(Path(), SweepSpec(runs=[Trial(name="r", values={}, asked=base, config=base)]))
     config = read_spec(Path()).runs[0].config

@@ -54,9 +54,6 @@ class DataConfig(ConfigSection):
         "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
         "text, title,text or messages.content; null = read these files as plain text",
     )
-    separator: Text = setting(
-        "\n\n", "text between two documents; in --set, \\n is a line end and \\t a tab"
-    )
     documents: Literal["files", "lines"] = setting(
         "files",
         "what a document is, for data.split=documents: a file (or a record of a table), or a line",

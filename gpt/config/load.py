@@ -15,7 +15,7 @@ from gpt.config.mistakes import explain
 from gpt.config.schema import SETTINGS, Config, TrainConfig, explicit, flat
 from gpt.config.train_config import MAX_RATE
 from gpt.config.yaml import parse
-from gpt.errors import ConfigError, shown, unescaped
+from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded
 
 PACKAGE = Path(__file__).parents[1]
@@ -165,13 +165,12 @@ def assignment(override: Override) -> tuple[str, Any]:
 
 
 def typed_value(key: str, text: str) -> Any:
-    r"""Return the value of the setting `key` for the `text` that was typed after `--set KEY=`.
+    """Return the value of the setting `key` for the `text` that was typed after `--set KEY=`.
 
     - `null` is None, which stands for the default.
     - Strings in quotation marks and lists in brackets are parsed as YAML.
     - Numbers and booleans are parsed, except for settings that take any string.
-    - Everything else is returned as typed. In `data.separator` and `data.column`, however,
-      escapes such as `\n` are replaced by the characters that they stand for.
+    - Everything else is returned as typed.
 
     Raises:
         ConfigError: the YAML is invalid.
@@ -187,8 +186,7 @@ def typed_value(key: str, text: str) -> Any:
     if is_quoted or (takes_text and is_list):
         return parse(text, origin)
     if takes_text:
-        has_escapes = key in ("data.separator", "data.column")  # others may be paths with a `\`
-        return unescaped(text) if has_escapes else text
+        return text
     is_yaml = text[:1] in ("[", "{") or re.fullmatch(r"[-+.\w]+", text)
     value = parse(text, origin) if is_yaml else None
     return text if value is None or isinstance(value, str) else value

@@ -14,6 +14,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "with very many",
     "data.lowercase": "lowercase the file instead, for example by tr A-Z a-z",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
+    "data.separator": "an empty line is always between two documents, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
     "train.keep_checkpoints": "the newest two and the best are always kept, so leave it out",
@@ -44,6 +45,7 @@ RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
     "data.newlines": ("7050005", "lf"),
+    "data.separator": ("7050005", "\n\n"),
 }
 
 

@@ -17,12 +17,13 @@ from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
 from gpt.text.documents import Source
-from gpt.text.normalizer import Normalizer, normalized
+from gpt.text.normalizer import Normalizer
 from gpt.text.prefetch import ahead
 from gpt.text.prompt import listed_characters
 from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
+SEPARATOR = b"\n\n"  # text between two documents
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
 
@@ -44,10 +45,10 @@ class Part:
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
         """Yield this part's documents, joined by separators, except between lines of a file."""
-        separator, index, is_first = normalized(self.data.separator, self.data).encode(), 0, True
+        index, is_first = 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
-            between = b"" if is_first else separator
+            between = b"" if is_first else SEPARATOR
             for fragment, ends in divided(file, normalizer, documents):
                 if self.chosen is None or self.chosen[index]:
                     yield between + fragment
