@@ -248,7 +248,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain head --text fox", 2, "--text: only the lesson follow shows a trained model"),
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
     ("data", 2, "expected a TEXT"),
-    ("data one.txt --set data.normalise=NFC", 2, "did you mean data.normalize?"),
+    ("data one.txt --set data.encodign=cp1252", 2, "did you mean data.encoding?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
 ]
 

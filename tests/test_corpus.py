@@ -4,7 +4,6 @@ import hashlib
 import io
 import re
 import threading
-import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,21 +62,10 @@ def load(content: bytes, **data: Any) -> Corpus:
 @given(text=lines, size=st.integers(1, 5))
 def test_line_ends_become_LF_wherever_a_chunk_ends(text, size):
     """A CR at the end of a chunk and the LF at the start of the next are one line end."""
-    normalizer = Normalizer(DataConfig())
+    normalizer = Normalizer()
     read = b"".join(normalizer(chunk.encode() for chunk in cut(text, size))).decode()
-    assert read == with_line_feeds(text) == normalized(text, DataConfig())
+    assert read == with_line_feeds(text) == normalized(text, BYTES)
     assert normalizer.line_ends == len(re.findall(r"\r\n?", text))
-
-
-@pytest.mark.parametrize("form", ["none", "NFC", "NFD", "NFKC"])
-@given(text=words, size=st.integers(1, 5))
-def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(text, size, form):
-    """An accent in the next chunk composes with this one's letter."""
-    data = DataConfig(normalize=form)
-    read = b"".join(Normalizer(data)(chunk.encode() for chunk in cut(text, size))).decode()
-    oracle = with_line_feeds(text)
-    assert read == (oracle if form == "none" else unicodedata.normalize(form, oracle))
-    assert read == normalized(text, data)
 
 
 def test_a_text_from_windows_is_the_same_corpus(caplog):
@@ -230,8 +218,7 @@ def test_a_vocabulary_that_is_given_is_used():
 
 def test_what_is_kept_is_for_one_way_of_reading():
     """The hash of the text alone was the key: with another vocabulary the ids were wrong."""
-    ways: list[dict[str, Any]] = [{}, {"vocabulary": "bytes"}]
-    ways += [{"val_fraction": 0.5}, {"normalize": "NFKC"}]
+    ways: list[dict[str, Any]] = [{}, {"vocabulary": "bytes"}, {"val_fraction": 0.5}]
     first = [load("aAbB\r\nﬁ".encode() * 3, **data) for data in ways]
     for corpus, data in zip(first, ways, strict=True):
         again = load("aAbB\r\nﬁ".encode() * 3, **data)
@@ -315,21 +302,50 @@ def test_two_that_prepare_the_same_text_do_not_collide():
     assert len(readings) == 2  # one to count, one to encode
 
 
+@pytest.mark.parametrize(("T", "fraction"), [(1, 0.1), (8, 0.1), (110, 0.1), (13, 0.9), (7, 0.37)])
+def test_a_short_text_is_told_the_number_of_characters_that_are_needed(T, fraction):
+    """Bug: it was "some thousands", a smaller model.T, or an OverflowError during training."""
+    data = DataConfig(val_fraction=fraction)
+    with pytest.raises(TextError) as caught:
+        load(b"a", val_fraction=fraction).check_fits(T, data)
+    told = re.match(r"text\.txt: 1 characters are too few: ([\d,]+) are needed", str(caught.value))
+    assert told and "model.T=" not in str(caught.value)
+    needed = int(told[1].replace(",", ""))
+    load(b"ab" * (needed // 2) + b"a" * (needed % 2), val_fraction=fraction).check_fits(T, data)
+    with pytest.raises(TextError, match=rf"{needed - 1:,} char.* longer than model.T = {T}; use"):
+        load(b"a" * (needed - 1), val_fraction=fraction).check_fits(T, data)
+
+
 def test_T_must_fit_into_the_shorter_split(gpt):
     corpus = load(b"ab" * 555)  # 999 train, 111 val
-    corpus.check_fits(110)
     with pytest.raises(
         TextError, match=r"\(111 char.* model\.T = 111; .*, or model\.T=110 or less"
     ):
-        corpus.check_fits(111)
+        corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
-    with pytest.raises(
-        TextError, match=r"too few: train \(210\) and val \(9 char.*model\.T=8 or less$"
-    ):
-        separate.check_fits(9)
+    with pytest.raises(TextError, match=r"too few, so that train \(now 210\) and val \(9 char"):
+        separate.check_fits(9, DataConfig(val_source="other.txt"))
     for length, expected in (
-        (60, "60 characters are too few: train (54) and val (6 characters)"),
+        (60, "60 characters are too few: 81 are needed"),
         (81, "too short for"),
     ):
         code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
         assert (code > 0, expected in err) == (True, True), err
+
+
+def test_a_tiny_val_fraction_is_refused_at_once():
+    """Bug: the needed number of characters was counted one by one, for hours."""
+    Path("short.txt").write_text("a short text\n" * 31)
+    for fraction in (1e-9, 1e-300):
+        data = DataConfig(val_fraction=fraction)
+        corpus = load_corpus(open_source("short.txt"), data)
+        with pytest.raises(TextError, match="characters are too few"):
+            corpus.check_fits(13, data)
+
+
+def test_an_unwritable_cache_is_replaced_by_a_temporary_one(monkeypatch, caplog):
+    """Bug: a container's user without a home could not train."""
+    Path("blocked").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("blocked").absolute()))
+    assert len(load(b"a text\n" * 9).ids) == 63
+    assert caplog.text.count("cannot write the cache folder; using a temporary one") == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.config.schema import Config, DataConfig, SampleConfig
+from gpt.config.schema import Config, SampleConfig
 from gpt.export.huggingface import export_huggingface
 from gpt.export.huggingface_tokenizer import tokenizer_json
 from gpt.model.shapes import parameter_shapes
@@ -142,17 +142,15 @@ def test_the_tokenizer_of_each_kind_of_model_loads(vocabulary):
 
 
 def test_a_tokenizer_refuses_characters_without_an_id():
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(VOCABULARY, DataConfig())))
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(VOCABULARY)))
     with pytest.raises(Exception, match="Missing"):
         tokenizer.encode("abx")
 
 
 @given(st.text(alphabet="aEé\r\nΩ\u0301\ufb01 ßǅ", max_size=17))
 def test_a_tokenizer_normalises_a_text_as_a_prompt(text):
-    for form in ("none", "NFC", "NFD", "NFKC"):
-        data = DataConfig(normalize=form)
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(BYTES, data)))
-        assert tokenizer.encode(text).ids == [*normalized(text, data).encode()]
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(BYTES)))
+    assert tokenizer.encode(text).ids == [*normalized(text, BYTES).encode()]
 
 
 @pytest.fixture

@@ -132,8 +132,6 @@ def test_removed_settings_are_refused_with_what_to_do(key, instead, tmp_path, gp
     [
         ("data.max_vocabulary", None, None),
         ("data.max_vocabulary", 7, "93286f7"),
-        ("data.lowercase", False, None),
-        ("data.lowercase", True, "7050005"),
     ],
 )
 def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, value, commit, gpt):
@@ -153,6 +151,10 @@ def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, 
         ({"data.newlines": "keep"}, "7050005"),
         ({"data.separator": "\n\n"}, None),
         ({"data.separator": "---"}, "7050005"),
+        ({"data.column": "text", "data.separator": "\n\n"}, "7050005"),
+        ({"data.lowercase": False, "data.normalize": "none"}, None),
+        ({"data.lowercase": True}, "7050005"),
+        ({"data.normalize": "NFC"}, "7050005"),
     ],
 )
 def test_a_run_with_a_removed_value_is_sampled_and_resumed_if_it_had_no_effect(stored, commit, gpt):

@@ -37,7 +37,7 @@ def test_the_lines_of_python_run_in_a_fresh_process(tmp_path):
     assert "'kind': 'evaluation'" in done.stdout
     shapes = re.findall(r"torch\.Size\(\[(.*?)\]\)", done.stdout)
     V = len(set(TEXT))
-    assert shapes == [f"3, {V}", "2, 2, 9, 9"]
+    assert shapes == [f"9, {V}", "2, 2, 9, 9"]
 
 
 def test_pandas_loads_the_metrics_of_a_run_in_one_line():

@@ -87,7 +87,7 @@ def test_a_sweep_is_the_product_of_its_lists():
         ("train.eval_every=10 %, 20 %,7", ["10 %", "20 %", "7"]),
         ("train.first_window=null,32", ["null", "32"]),
         ("train.learning_rate=[1e-3, 0.002]", ["0.001", "0.002"]),
-        ("data.normalize=[NFC, none]", ['"NFC"', '"none"']),
+        ("train.optimizer=[muon, adamw]", ['"muon"', '"adamw"']),
         ("data.include=src/*.md,b.txt", None),
         ("data.source=a,b.txt", None),
         ('data.column=", "', None),

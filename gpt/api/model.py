@@ -90,9 +90,7 @@ class Model:
         Raises:
             UsageError: the prompt is not a str, or has characters without an id.
         """
-        return prepare_prompt(
-            prompt, self.vocabulary, self.config.data, drop_unknown=drop_unknown, advice=advice
-        )
+        return prepare_prompt(prompt, self.vocabulary, drop_unknown=drop_unknown, advice=advice)
 
     def generate(
         self,
@@ -160,10 +158,10 @@ class Model:
         chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
         count = _whole_number("num_samples", num_samples, 1)
         used_seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
-        vocabulary, data = self.vocabulary, self.config.data
+        vocabulary = self.vocabulary
         what, advice = "the stop string", "the model cannot generate it, so leave it out"
         stop_texts = [
-            prepare_prompt(text, vocabulary, data, what=what, advice=advice)
+            prepare_prompt(text, vocabulary, what=what, advice=advice)
             for text in _texts("stops", stops)
         ]
         if "" in stop_texts:

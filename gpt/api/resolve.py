@@ -110,7 +110,7 @@ def read_text(
         TextError, ConfigError: the text cannot be read, or is too short for a window.
     """
     corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
-    corpus.check_fits(config.model.T)
+    corpus.check_fits(config.model.T, config.data)
     return corpus
 
 

@@ -66,7 +66,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Change a setting, such as train.steps=500 or data.normalize=NFC; repeat for more. "
+        help="Change a setting, such as train.steps=500 or data.encoding=cp1252; repeat for more. "
         "With several values, such as train.learning_rate=1e-3,2e-3, gpt train trains a sweep: a "
         "run for each combination.",
     ),

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpt.config.section import ConfigSection, Text, TextName, inherited, resumable, setting
+from gpt.config.section import ConfigSection, Text, TextName, resumable, setting
 
 
 def _text_names(source: Any) -> object:
@@ -64,9 +64,6 @@ class DataConfig(ConfigSection):
     )
     errors: Literal["strict", "replace"] = setting(
         "strict", "stop at bytes that are not in the encoding, or replace and count them"
-    )
-    normalize: Literal["none", "NFC", "NFD", "NFKC"] = inherited(
-        "none", "Unicode normal form of the text and of prompts"
     )
     val_source: TextNames | None = resumable(
         None, "a separate text for val; null = val is a part of data.source"

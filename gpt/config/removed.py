@@ -14,7 +14,8 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "with very many",
     "data.lowercase": "lowercase the file instead, for example by tr A-Z a-z",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
-    "data.separator": "an empty line is always between two documents, so leave it out",
+    "data.normalize": "a prompt takes the form of the text, so leave it out",
+    "data.separator": "files are joined by an empty line, records by a line end, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
     "train.keep_checkpoints": "the newest two and the best are always kept, so leave it out",
@@ -38,14 +39,14 @@ REMOVED_OPTIONS = {
 # by dotted key: the last commit that loads a run with another value than the given one
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
-    "data.lowercase": ("7050005", False),
 }
 # by dotted key: the last commit that resumes a run with another value than the given one
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
+    "data.lowercase": ("7050005", False),
     "data.newlines": ("7050005", "lf"),
-    "data.separator": ("7050005", "\n\n"),
+    "data.normalize": ("7050005", "none"),
 }
 
 
@@ -61,6 +62,9 @@ def cannot_resume(tree: Any) -> str | None:
         if _section(tree, section).get(name, value) != value:
             return f"its {key} was removed; commit {commit} is the last that can resume it"
     data = _section(tree, "data")
+    separator = "\n\n" if data.get("column") is None else "\n"
+    if data.get("separator", separator) != separator:
+        return "its data.separator was removed; commit 7050005 is the last that can resume it"
     if (data.get("documents"), data.get("split")) == ("separator", "documents"):
         return "data.documents=separator was removed; commit 8331f5f is the last that can resume it"
     return None

@@ -81,7 +81,6 @@ def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any]
             "bytes": vocabulary.is_bytes,  # whether ids are the bytes of UTF-8
             "size": len(vocabulary),
         },
-        "normalize": config.data.normalize,  # Unicode normal form of prompts
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
         "seed": config.seed,

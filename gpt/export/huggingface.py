@@ -54,7 +54,7 @@ def export_huggingface(
         "generation_config.json": _json(_generation(checkpoint)),
         "model.safetensors": safetensors.numpy.save(weights, {"format": "pt"}),
         CODE: (TEMPLATES / CODE).read_bytes(),
-        "tokenizer.json": _json(tokenizer_json(checkpoint.vocabulary, checkpoint.config.data)),
+        "tokenizer.json": _json(tokenizer_json(checkpoint.vocabulary)),
         "tokenizer_config.json": _json(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from gpt.config.schema import DataConfig
 from gpt.text.vocabulary import Vocabulary
 
 PADDING = "[PAD]"  # its id is V; the model masks it
@@ -22,13 +21,12 @@ BYTE_LEVEL = {  # writes each byte of UTF-8 as a visible character, as GPT-2's t
 }
 
 
-def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
+def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the content of tokenizer.json.
 
-    The tokenizer normalises a text by the settings `data`, then encodes it as `Vocabulary.encode`
-    does. It raises an error for characters without an id.
+    The tokenizer changes line ends to LF, then encodes a text as `Vocabulary.encode` does. It
+    raises an error for characters without an id.
     """
-    form = [] if data.normalize == "none" else [{"type": data.normalize}]
     names = [*vocabulary.characters]
     split: dict[str, Any] = EACH_CHARACTER
     decoder: dict[str, Any] = {"type": "Fuse"}
@@ -40,7 +38,7 @@ def tokenizer_json(vocabulary: Vocabulary, data: DataConfig) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [_special(PADDING, len(names))],
-        "normalizer": {"type": "Sequence", "normalizers": [LINE_ENDS, *form]},
+        "normalizer": LINE_ENDS,
         "pre_tokenizer": split,
         "post_processor": None,
         "decoder": decoder,

@@ -62,7 +62,7 @@ def choose_config(
     of a batch. Raise Interrupted if `should_stop` returns True before a size is measured.
     """
     base = load_config(base, [("train.minutes", minutes)])
-    corpus.check_fits(_context(corpus, base, SIZES[0]))
+    corpus.check_fits(_context(corpus, base, SIZES[0]), base.data)
     chooser = _Chooser(corpus, base, clock, should_stop, ranks)
     with phase("measuring how fast models of several sizes train"):
         return chooser.choose()

@@ -72,7 +72,7 @@ class ServedModel:
         if (marks := _most_marks(text)) > MAX_MARKS:
             message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
             raise HTTPException(400, f"{message}, got {marks}; leave some out")
-        return normalized(text, self.checkpoint.config.data, self.vocabulary)
+        return normalized(text, self.vocabulary)
 
     def bias(self, logit_bias: dict[str, float]) -> NDArray[np.float64]:
         """Return the numbers (V,) to add to the logits; raise HTTPException for unknown ids."""

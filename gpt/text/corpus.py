@@ -20,6 +20,7 @@ from gpt.status import phase
 from gpt.text.cache import cache_dir, quick_sha256
 from gpt.text.documents import Source
 from gpt.text.preparation import Task, count_text, write
+from gpt.text.splits import least_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -64,16 +65,20 @@ class Corpus:
         ids = f"{count:,} bytes" if self.vocabulary.is_bytes else f"vocabulary of {V}"
         return f"{self.characters:,} characters, {ids}"
 
-    def check_fits(self, T: int) -> None:
-        """Raise TextError unless both splits are longer than a window of `T` ids."""
-        shortest = min(len(self.train), len(self.val))
-        if shortest <= T:
-            smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
-            raise TextError(
-                f"{self.name}: {self.characters:,} characters are too few: train "
-                f"({len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) "
-                f"must be longer than model.T = {T}; use a longer text{smaller}"
-            )
+    def check_fits(self, T: int, data: DataConfig) -> None:
+        """Raise TextError unless both splits, as `data` divides them, have more than `T` ids."""
+        shortest, needed = min(len(self.train), len(self.val)), ""
+        if shortest > T:
+            return
+        is_tail = data.split == "tail" and data.val_source is None
+        if is_tail and (least := least_characters(T, data.val_fraction)):
+            needed = "" if self.vocabulary.is_bytes else f": {least:,} are needed"
+        smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
+        raise TextError(
+            f"{self.name}: {self.characters:,} characters are too few{needed}, so that train (now "
+            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) are "
+            f"longer than model.T = {T}; use a longer text{smaller}"
+        )
 
 
 def load_corpus(

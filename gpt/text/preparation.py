@@ -23,7 +23,7 @@ from gpt.text.prompt import listed_characters
 from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
-SEPARATOR = b"\n\n"  # text between two documents
+FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
 
@@ -33,22 +33,23 @@ class Part:
     """The documents of a train split, of a val split, or of a whole text."""
 
     source: Source
-    data: DataConfig  # how documents are normalised and joined
+    data: DataConfig  # how documents are divided and joined
     chosen: NDArray[np.bool_] | None = None  # which documents are in this part; None for all
     line_ends: int = 0  # number of line ends changed to LF, set after all chunks have been read
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the documents of this part, normalised and joined, in chunks of UTF-8."""
-        normalizer = Normalizer(self.data)
+        normalizer = Normalizer()
         yield from _at_least(JOINED_BYTES, self._joined(normalizer))
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
         """Yield this part's documents, joined by separators, except between lines of a file."""
+        separator = FILE_SEPARATOR if self.data.column is None else RECORD_SEPARATOR
         index, is_first = 0, True
         documents = "files" if self.chosen is None else self.data.documents
         for file in self.source.documents():
-            between = b"" if is_first else SEPARATOR
+            between = b"" if is_first else separator
             for fragment, ends in divided(file, normalizer, documents):
                 if self.chosen is None or self.chosen[index]:
                     yield between + fragment

@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Collection
 
-from gpt.config.schema import DataConfig
 from gpt.errors import UsageError, listed
 from gpt.text.display import symbol
 from gpt.text.normalizer import normalized
@@ -18,7 +17,6 @@ LISTED_CHARACTERS = 20  # largest number of characters in a message; it counts t
 def prepare_prompt(
     prompt: str,
     vocabulary: Vocabulary,
-    data: DataConfig,
     *,
     drop_unknown: bool = False,
     what: str = "the text",
@@ -33,7 +31,7 @@ def prepare_prompt(
     """
     if not isinstance(prompt, str):
         raise UsageError(f"text: expected a str, got {prompt!r:.100}")
-    prompt = normalized(prompt, data, vocabulary)
+    prompt = normalized(prompt, vocabulary)
     if not drop_unknown:
         check_known(prompt, vocabulary, what, advice)
         return prompt

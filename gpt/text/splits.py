@@ -1,6 +1,7 @@
 """Divide a text into documents, and hold some of them out for val."""
 
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,24 @@ from gpt.seeds import uniforms
 from gpt.text.documents import Document, Source
 from gpt.text.normalizer import Normalizer
 
+MIN_FRACTION = 1e-12  # of a text; a smaller part is rounded to nothing
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
 def train_characters(characters: int, val_fraction: float) -> int:
     """Return how many of the `characters` of a text are in the train split."""
     return int((1 - val_fraction) * characters)
+
+
+def least_characters(T: int, val_fraction: float) -> int | None:
+    """Return the smallest length of a text whose train and val have more than `T` characters each.
+
+    Return None if one of the fractions is below MIN_FRACTION.
+    """
+    if (smaller := min(val_fraction, 1 - val_fraction)) < MIN_FRACTION:
+        return None
+    lengths = ((n, train_characters(n, val_fraction)) for n in count(int(T / smaller)))
+    return next(n for n, train in lengths if min(train, n - train) > T)
 
 
 def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[tuple[bytes, bool]]:
@@ -38,7 +51,7 @@ def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
     """Return the number of characters of each document, as `data.documents` defines them."""
-    lengths, length, normalizer = [], 0, Normalizer(data)
+    lengths, length, normalizer = [], 0, Normalizer()
     for file in source.documents():
         for fragment, ends in divided(file, normalizer, data.documents):
             length += len(fragment.decode(errors="replace"))  # may be binary data

@@ -12,7 +12,7 @@ class Model {
     if (config.ensemble === 1) prefixes[0] = "";
     this.V = vocabulary.size;
     this.T = config.T;
-    this.vocabulary = new Vocabulary(vocabulary, header.normalize);
+    this.vocabulary = new Vocabulary(vocabulary);
     this.networks = prefixes.map((prefix) => new Network(config, this.V, arrays, prefix));
   }
 

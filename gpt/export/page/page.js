@@ -1,6 +1,6 @@
 
 const header = JSON.parse(find("header").textContent);
-const vocabulary = new Vocabulary(header.vocabulary, header.normalize);
+const vocabulary = new Vocabulary(header.vocabulary);
 const client = new ModelClient(find("worker").textContent);
 const bars = new Bars(vocabulary, act((id) => branch(id)));
 const text = new TextView(vocabulary, act(choose));

@@ -6,14 +6,10 @@ const LISTED_CHARACTERS = 20;  // largest number of characters in a notice; it c
 
 /** Text to ids and back, as in gpt/text/vocabulary.py and gpt/text/normalizer.py. */
 class Vocabulary {
-  /**
-   * @param {{characters: string, bytes: boolean}} vocabulary of the header
-   * @param {string} form the Unicode normal form of texts, or none
-   */
-  constructor({ characters = "", bytes = false }, form) {
+  /** @param {{characters: string, bytes: boolean}} vocabulary of the header */
+  constructor({ characters = "", bytes = false }) {
     this.isBytes = bytes;
     this.unit = bytes ? "byte" : "character";
-    this.form = form;
     this.names = bytes
       ? Array.from({ length: 256 }, (_, i) => (i < 128 ? String.fromCharCode(i) : `\\x${i.toString(16)}`))
       : [...characters];
@@ -23,8 +19,7 @@ class Vocabulary {
   }
 
   normalized(text) {
-    text = text.replace(/\r\n?/g, "\n");
-    return this.form === "none" ? text : text.normalize(this.form);
+    return text.replace(/\r\n?/g, "\n");
   }
 
   /**
