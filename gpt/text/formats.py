@@ -5,6 +5,11 @@ from pathlib import PurePath
 from gpt.text.decoding import encoding_of
 
 ZIP = b"PK\x03\x04"
+DOCUMENTS = {  # name of the first file in a ZIP archive: the format of the archive
+    b"mimetype": "EPUB or OpenDocument",
+    b"[Content_Types].xml": "document of Word, Excel or PowerPoint",
+}
+ZIP_HEADER_BYTES = 30  # size of the header before the name of the first file
 ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")
 CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or train on its "
@@ -38,6 +43,9 @@ def binary_format(head: bytes, name: str, encoding: str) -> str | None:
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
         return suffix[1:].upper()
+    for first, found in DOCUMENTS.items():
+        if head.startswith(ZIP) and head.startswith(first, ZIP_HEADER_BYTES):
+            return found
     for magic, found in BINARY_MAGIC.items():
         if head.startswith(magic):
             return found

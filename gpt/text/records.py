@@ -141,12 +141,18 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of an array, or of a single value."""
+    """Yield the number, from 1, and the value of each element of an array, or of a single value.
+
+    If `text` has several values, each must be on its own line, as in .jsonl.
+    """
     try:
         value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        raise _bad_record(name, getattr(error, "lineno", 1), "JSON", str(error)) from None
-    yield from enumerate(value if isinstance(value, list) else [value], start=1)
+        if getattr(error, "msg", "") != "Extra data":
+            raise _bad_record(name, getattr(error, "lineno", 1), "JSON", str(error)) from None
+        yield from _json_lines(text.split("\n"), name)
+    else:
+        yield from enumerate(value if isinstance(value, list) else [value], start=1)
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:

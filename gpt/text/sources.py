@@ -100,7 +100,13 @@ def _no_such_text(name: str) -> TextError:
     )
     if name.startswith(("http://", "https://")):
         advice = "download it, for example by curl -LO, and name the file"
-    return TextError(f"{in_message(name)}: no such text; {advice}")
+    return TextError(f"{in_message(name)}: no such text; {advice}{_for_text_itself(name)}")
+
+
+def _for_text_itself(name: str) -> str:
+    """Return advice if `name` may be a text instead of a file's name, else an empty string."""
+    has_space = any(map(str.isspace, name))
+    return "; if this is the text itself, write it to a file, and name it" if has_space else ""
 
 
 def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) -> Source:
@@ -116,6 +122,7 @@ def _open_found(name: str, found: Iterable[Path | Skipped], data: DataConfig) ->
             chosen, advice = " chosen by data.include and data.exclude", "change these settings"
         raise TextError(
             f"{in_message(name)}: expected text files{chosen}, got none{skips}; {advice}"
+            f"{_for_text_itself(name)}"
         )
     size = counted(sum(path.stat().st_size for path in files.paths), "byte")
     log.info(f"{in_message(name)}: {counted(len(files.paths), 'file')}, {size}{skips}")
@@ -141,6 +148,10 @@ class _TextFiles:
         is_plain = split_suffixes(path.name)[0] not in (*ARCHIVES, PARQUET)
         if is_plain and not self._raw and (found := self._format(entry := self._entry(path))):
             raise _not_text(entry, found)
+        if self._data.column is None and split_suffixes(path.name)[0] in TEXT_TABLES:
+            self._notices.add(
+                in_message(path), "read as plain text; data.column=NAME reads a column"
+            )
         self.paths.append(path)
 
     def add(self, path: Path) -> Skipped | None:
