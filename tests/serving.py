@@ -23,6 +23,12 @@ LONG = 60_000  # tokens that no test waits for
 Answer = tuple[int, Any, Message]
 
 
+def trained(folder: Path, **changes: Any) -> Path:
+    text = folder / "pangram.txt"
+    text.write_text(PANGRAM * 29, "utf-8")
+    return Path(gpt.train(small(**changes), text=str(text), run_dir=folder / "run").run)
+
+
 @contextmanager
 def serving(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of `gpt serve`."""
@@ -40,10 +46,7 @@ def serving(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[st
 
 @pytest.fixture(name="run", scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    text = folder / "pangram.txt"
-    text.write_text(PANGRAM * 29, "utf-8")
-    return Path(gpt.train(small(), text=str(text), run_dir=folder / "run").run)
+    return trained(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.fixture(name="server", scope="module")
