@@ -17,7 +17,6 @@ from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.named import TINYSHAKESPEARE, Download, locate
-from gpt.text.prefetch import Prefetch
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
 from gpt.training.build_step import build_step
@@ -135,35 +134,11 @@ def test_a_terminal_obeys_nothing_that_a_model_says():
     assert visible(harmless) == harmless
 
 
-# --- the next batch, drawn while the model computes ---
-
-
-WAITS_S = 60  # for a thread, on however busy a machine
-
-
-@given(asked=st.lists(st.integers(0, 5)), steps=st.integers(0, 7))
-def test_any_steps_in_any_order_get_what_is_drawn_for_them(asked, steps):
-    """After a rollback, the batch drawn ahead is of a step that does not come."""
-    prefetch = Prefetch(lambda step: step**2, steps)
-    assert [prefetch(step) for step in asked] == [step**2 for step in asked]
-
-
-def test_what_fails_in_the_thread_is_raised_at_its_step_and_at_no_other():
-    def draw(step: int) -> int:
-        if step == 1:
-            raise OSError("the disk is gone")
-        return step
-
-    prefetch = Prefetch(draw, 5)
-    prefetch(0)
-    with pytest.raises(OSError, match="the disk is gone"):
-        prefetch(1)
-    prefetch(0)
-    assert prefetch(3) == 3
+# --- batches ---
 
 
 def test_each_step_of_a_training_takes_the_batch_of_its_number():
-    """Also where a step is repeated, or the run rolls back; and when windows become longer."""
+    """Also when the step is repeated, as after a rollback, and when windows become longer."""
     config = small(
         model__T=12, train__first_window=4, train__steps=6, train__batch_size=5,
         model__character_dropout=0.3,

@@ -173,7 +173,7 @@ class _Chooser:
             update = build_step(config, model, self.device, SINGLE, corpus.train)
             stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
         del model, update
-        gc.collect()  # a step and its prefetched batches refer to each other
+        gc.collect()  # the parts of a step refer to each other
         free_cached_memory(self.device)
         return stopwatch
 

@@ -5,9 +5,11 @@ The first pass counts the characters and makes the vocabulary. The second pass w
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +20,17 @@ from gpt.files import sync
 from gpt.text.cache import quick_sha256
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
-from gpt.text.prefetch import ahead
 from gpt.text.prompt import listed_characters
 from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
+CHUNKS_AHEAD = 4  # number of chunks that `ahead` reads in advance
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
+
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -200,6 +205,20 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO) -> dict[str, str | 
         "val_bytes": size - train_bytes,
         "val_first_bytes": first_bytes,
     }
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield `items` in order, while a thread reads the next CHUNKS_AHEAD of them in advance."""
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        futures = deque(thread.submit(next, items, end) for _ in range(CHUNKS_AHEAD))
+        try:
+            while (item := futures.popleft().result()) is not end:
+                futures.append(thread.submit(next, items, end))
+                yield item  # type: ignore[misc]  # not the sentinel `end`
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:

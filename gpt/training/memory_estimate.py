@@ -85,7 +85,7 @@ def training_bytes(
         "weights": parameters,
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
-        # ids and token dropout of the current and the next batch
+        # ids and token dropout of a batch
         "batch": 60 * K * train.batch_size * model.T,
         # evaluations run in other threads, which cannot reuse the memory that malloc keeps for the
         # training threads

@@ -1,7 +1,6 @@
 """One training step: draw a batch, forward, backward, clip, update."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from gpt.distributed.ranks import Ranks
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.text.batches import batch, token_dropout
-from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids
 from gpt.training.backward_kinds import make_backward
 from gpt.training.loss_scaler import LossScaler
@@ -36,7 +34,7 @@ class TrainStep:
 
     The batch, its token dropout and the dropout masks depend only on the seed and the step. A step
     can be repeated exactly, because it uses nothing of earlier steps but the weights and
-    `state_dict`. The next batch is drawn while the current one is computed.
+    `state_dict`.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class TrainStep:
         Raise TrainingError if memory runs out.
         """
         # 1. draw the input ids and the target ids, (B, T) each
-        x, y = self.batches(step)
+        x, y = self.batch(step)
         # 2. forward and backward: set `.grad` of each parameter
         loss = self.backward(x, y, step)
         if self.ranks.size > 1:
@@ -87,7 +85,7 @@ class TrainStep:
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them; the caller measures the time."""
-        self.backward(*self.batches(step), step)
+        self.backward(*self.batch(step), step)
         self.model.zero_grad(set_to_none=True)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
@@ -95,8 +93,20 @@ class TrainStep:
     def use_schedule(self, schedule: Schedule) -> None:
         """Use `schedule` from the next step on. Call again if its number of steps changes."""
         self.schedule = schedule
-        draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
-        self.batches = Prefetch(draw, schedule.steps)  # the next batch may have another shape
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Draw this rank's inputs and targets (B, T) for `step`, on the CPU.
+
+        With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding
+        is zero. Both tensors are contiguous, because CUDA copies others through slower, pageable
+        memory.
+        """
+        B, T = self.schedule.shape(step)
+        x, y = batch(self.ids, B, T, seed=self.config.seed, step=step)
+        if p := self.config.model.character_dropout:
+            x = token_dropout(x, p, seed=self.config.seed, step=step)
+        share = self.ranks.share(B)
+        return x[share].contiguous(), y[share].contiguous()
 
     @property
     def members(self) -> list["TrainStep"]:
@@ -116,7 +126,7 @@ class TrainStep:
         """
         self.backward.forward = forward
         for step in self.schedule.steps_of_each_shape():
-            self.backward(*self.batches(step), step)
+            self.backward(*self.batch(step), step)
 
     def state_dict(self) -> TrainingState:
         """Return the state of the optimizers and, in float16, of the LossScaler."""
@@ -140,22 +150,6 @@ def compile_mode(config: Config, model: GPT) -> str:
     characters = config.train.steps * config.train.batch_size * config.model.T
     is_short = 6 * parameters * characters < MIN_COMPILED_OPERATIONS
     return "off" if config.train.compile == "auto" and is_short else config.train.compile
-
-
-def draw_batch(
-    config: Config, ids: Ids, ranks: Ranks, schedule: Schedule, step: int
-) -> tuple[Tensor, Tensor]:
-    """Return this rank's inputs and targets (B, T) for `step`, on the CPU.
-
-    With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding is
-    zero. Both tensors are contiguous, because CUDA copies others through slower, pageable memory.
-    """
-    B, T = schedule.shape(step)
-    x, y = batch(ids, B, T, seed=config.seed, step=step)
-    if config.model.character_dropout:
-        x = token_dropout(x, config.model.character_dropout, seed=config.seed, step=step)
-    share = ranks.share(B)
-    return x[share].contiguous(), y[share].contiguous()
 
 
 def join_tensors(parts: Sequence[Tensors]) -> Tensors:
