@@ -72,6 +72,8 @@ def test_words_stay_words(name):
         ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
         ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
+        ("model: {qk_norm: maybe}", "model.qk_norm: expected true or false, got 'maybe'"),
+        ("train: {steps: 9, minutes: 2}", "expected train.steps or train.minutes, got both"),
         ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
         (
             "{model: {T: 12}, train: {first_window: 5}}",

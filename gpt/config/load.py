@@ -133,7 +133,13 @@ def _settings(base: Config | Path | str | None) -> Flat:
         raise ConfigError(
             f"{origin}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
         )
-    return flat(tree or {})
+    settings = flat(tree or {})
+    if settings.get("train.steps") and settings.get("train.minutes"):
+        if not settings.get("train.plans"):  # as in the config.yaml of a run
+            raise ConfigError(
+                f"{origin}: expected train.steps or train.minutes, got both; leave out one"
+            )
+    return settings
 
 
 def _nested(settings: Flat) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def _message(key: str, mistake: Any) -> str:
     if kind == "model_type":
         return f"{key}: expected keys below `{key}:`, got {got}"
     expected = re.sub("Input should be|String should have", "expected", mistake["msg"])
+    expected = expected.replace("a valid boolean", "true or false")
     return f"{key}: {expected}, got {got}"
 
 

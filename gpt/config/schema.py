@@ -34,7 +34,7 @@ class Config(ConfigSection):
     """All settings of a run."""
 
     device: Annotated[str, AfterValidator(_device_name)] = resumable(
-        "auto", "auto, cpu, cuda, cuda:N or mps; auto = CUDA if the machine has it", group="run"
+        "auto", "auto, cpu, cuda, cuda:N or mps; auto = CUDA if the machine has it", group="general"
     )
     threads: Annotated[int | str, BeforeValidator(_thread_count)] = resumable(
         "auto",
