@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpt.api.new_run import NewRun
 from gpt.api.resolve import Settings, TextPath, since_now
-from gpt.distributed.launch import check_alone
+from gpt.distributed.ranks import check_alone
 from gpt.status import phase
 
 if TYPE_CHECKING:

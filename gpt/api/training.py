@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.new_run import NewRun, find_extras
 from gpt.api.resolve import Settings, TextPath, as_changes, read_text, resolve, since_now
-from gpt.distributed.launch import begin_training
-from gpt.distributed.ranks import Ranks, joined
+from gpt.distributed.ranks import Ranks, begin_training, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.signals import saving_on_interrupt

@@ -134,11 +134,11 @@ def _settings(base: Config | Path | str | None) -> Flat:
             f"{origin}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
         )
     settings = flat(tree or {})
-    if settings.get("train.steps") and settings.get("train.minutes"):
-        if not settings.get("train.plans"):  # as in the config.yaml of a run
-            raise ConfigError(
-                f"{origin}: expected train.steps or train.minutes, got both; leave out one"
-            )
+    has_both = settings.get("train.steps") and settings.get("train.minutes")
+    if has_both and not settings.get("train.plans"):  # the config.yaml of a run has plans
+        raise ConfigError(
+            f"{origin}: expected train.steps or train.minutes, got both; leave out one"
+        )
     return settings
 
 

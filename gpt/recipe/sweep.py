@@ -16,7 +16,7 @@ from pathlib import Path
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.device import default_threads, select_device
-from gpt.distributed.launch import check_alone
+from gpt.distributed.ranks import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units

@@ -16,10 +16,14 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
-from gpt.training.advice import advise
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
+OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
+RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
+FALL = 0.005  # fraction of the val loss; a larger fall in the last evaluation is a trend
+TINY = 1e-9  # nats; avoids a division by 0
+MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
 OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
@@ -220,3 +224,27 @@ class Evaluator:
             return self._score(best.step, "val_loss", self.units.ids)["val_loss"]
         finally:
             self.model.load_state_dict(weights)
+
+
+def advise(
+    train_loss: float, loss: float, best_loss: float, earlier_loss: float, passes: float
+) -> str:
+    """Return a sentence on what would help most, decided from the losses at the end of a run.
+
+    1. Overfitting: the val loss has risen, or is far above the train loss. More text helps.
+    2. The val loss was still falling. More time helps.
+    3. Otherwise, neither helps much.
+
+    `loss`, `best_loss` and `earlier_loss` are val losses: the newest, the lowest, and that of the
+    evaluation before the newest (infinity if there is none).
+    """
+    seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
+    rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))
+    fall = 1 - loss / max(earlier_loss, TINY)
+    if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
+        why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
+        return f"more text would help most: after {seen}, the val loss {why}"
+    if fall > FALL:
+        return f"more time would help most: after {seen}, the val loss was still falling"
+    larger = "try a larger model.C or model.n_layer"
+    return f"neither more time nor more text would help much, after {seen}: {larger}"

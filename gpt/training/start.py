@@ -12,8 +12,7 @@ from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
 from gpt.distributed.ddp import select_own_device
-from gpt.distributed.launch import remember
-from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.distributed.ranks import SINGLE, Ranks, remember
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
