@@ -17,11 +17,10 @@ from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, TextError
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.documents import Document, Source
-from gpt.text.normalizer import Normalizer, normalized
+from gpt.text.documents import Document, Normalizer, Source, document_lengths
 from gpt.text.preparation import Part
+from gpt.text.prompt import normalized
 from gpt.text.sources import open_source
-from gpt.text.splits import document_lengths
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.test_text import any_text, write
 

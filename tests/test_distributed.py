@@ -27,7 +27,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors
 from gpt.runs.read import read_checkpoint
 from gpt.text.batches import batch, token_dropout
-from gpt.training import cpu_workers
+from gpt.training import backward_kinds
 from gpt.training.build_step import build_step
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
@@ -280,7 +280,7 @@ def test_ranks_divide_each_batch_and_notice_when_their_weights_differ():
 
 
 def write_gradients(folder: Path) -> None:
-    cpu_workers.CHUNK_NUMBERS = CHUNK_NUMBERS
+    backward_kinds.CHUNK_NUMBERS = CHUNK_NUMBERS
     with joined() as ranks:
         np.savez(folder / f"rank-{ranks.rank}.npz", **gradients_of_two_batches(ranks))
 
@@ -302,7 +302,7 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
         step = build_step(config, model, torch.device("cpu"), ranks, ids)
         share, T = step.batch(0)[0].shape
-        assert cpu_workers.windows_at_once(share, T, config.model.C, workers=1) < share
+        assert backward_kinds.windows_at_once(share, T, config.model.C, workers=1) < share
         step(0)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
@@ -312,7 +312,7 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
 
 def test_ranks_that_take_several_chunks_have_the_gradients_of_one_process(elsewhere, monkeypatch):
     """Bug: with fewer chunks than asked for, the ranks' gradients were not added up."""
-    monkeypatch.setattr(cpu_workers, "CHUNK_NUMBERS", CHUNK_NUMBERS)
+    monkeypatch.setattr(backward_kinds, "CHUNK_NUMBERS", CHUNK_NUMBERS)
     expected = gradients_of_two_batches()
     for count in (2, 3):
         assert run_ranks(count, write_gradients, elsewhere) == [0] * count

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt import cuda_graph
+from gpt.device import EAGER_STEPS
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
@@ -52,8 +52,8 @@ def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatc
         train__precision="fp32", train__compile="off",
     )  # fmt: skip
     losses = []
-    for eager_steps in (cuda_graph.EAGER_STEPS, 1000):
-        monkeypatch.setattr(cuda_graph, "EAGER_STEPS", eager_steps)
+    for eager_steps in (EAGER_STEPS, 1000):
+        monkeypatch.setattr("gpt.device.EAGER_STEPS", eager_steps)
         model = GPT(config.model, 31, torch.Generator().manual_seed(1)).cuda()
         step = build_step(config, model, torch.device("cuda"), SINGLE, corpus.train)
         losses.append(step.read([step(i) for i in range(11)]))

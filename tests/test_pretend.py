@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from gpt.config.schema import Config
-from gpt.cuda_graph import replayed
-from gpt.device import computing_with, select_device, select_precision
+from gpt.device import computing_with, replayed, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate

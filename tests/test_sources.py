@@ -31,8 +31,7 @@ from gpt.errors import GPTError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import encoding_of, has_utf8, likely_encoding
-from gpt.text.formats import binary_format
+from gpt.text.decoding import binary_format, encoding_of, has_utf8, likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
 from tests.conftest import COMMAND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from gpt.errors import UsageError
 from gpt.lazy import LazyModule
-from gpt.runs.find import find_run
+from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
 from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint

@@ -135,8 +135,8 @@ def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
     """Open the text and, if `data.val_source` is set, the separate val text; see `read_text`."""
+    from gpt.text.cache import reads_standard_input, standard_input
     from gpt.text.sources import open_source
-    from gpt.text.standard_input import reads_standard_input, standard_input
 
     stdin = None
     if reads_standard_input(data):
@@ -188,7 +188,7 @@ def encode_sources(
 
 def summary_of(run: str) -> "CheckpointData":
     """Read the best checkpoint of `run` (its config, vocabulary and loss) without its weights."""
-    from gpt.runs.find import find_run
+    from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 
     return read_summary(find_run(run))

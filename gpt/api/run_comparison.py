@@ -65,7 +65,7 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
 
 def _paths(name: str) -> list[Path]:
     """Return the path of a run or log, or the paths of a sweep's runs that have a checkpoint."""
-    from gpt.runs.find import find_run, find_sweep
+    from gpt.runs.folder import find_run, find_sweep
     from gpt.runs.format import has_checkpoint
 
     if Path(name).is_file():
@@ -163,7 +163,7 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_spec import read_spec
-    from gpt.runs.find import is_sweep
+    from gpt.runs.folder import is_sweep
 
     config, sweep = model.config, folder.resolve().parent
     if is_sweep(sweep):

@@ -61,7 +61,7 @@ def sweep(
     """
     from gpt.recipe.combinations import check_count, combinations
     from gpt.recipe.sweep_spec import Trial, check_different
-    from gpt.runs.find import RUNS
+    from gpt.runs.folder import RUNS
 
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds: expected at least one, got {seeds}")
@@ -123,7 +123,7 @@ def resume_sweep(
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-    from gpt.runs.find import find_sweep
+    from gpt.runs.folder import find_sweep
 
     if (found := find_sweep(str(folder))) is None:
         raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")

@@ -103,7 +103,7 @@ def train(
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
-    from gpt.runs.find import RUNS
+    from gpt.runs.folder import RUNS
     from gpt.runs.format import has_checkpoint
 
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
@@ -187,7 +187,7 @@ def _resume(
     it is None. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by
-    from gpt.runs.find import find_run
+    from gpt.runs.folder import find_run
     from gpt.runs.recovery import summary_to_resume
 
     run = begun or run  # after a restart, the newest run may be a different one

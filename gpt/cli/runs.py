@@ -9,8 +9,7 @@ import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
-from gpt.runs.find import RunSummary, find_to_delete, list_runs
-from gpt.runs.folder import delete_run
+from gpt.runs.folder import RunSummary, delete_run, find_to_delete, list_runs
 from gpt.tables import render_table
 from gpt.text.display import visible
 

@@ -110,7 +110,7 @@ def train(
 
     from gpt import api
     from gpt.api.new_run import find_extras
-    from gpt.runs.find import find_sweep
+    from gpt.runs.folder import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]

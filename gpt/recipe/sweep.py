@@ -22,16 +22,15 @@ from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
 from gpt.recipe.sweep_spec import SweepSpec, Trial, check_same, read_spec, write_spec
-from gpt.runs.find import is_sweep
-from gpt.runs.folder import check_free
+from gpt.runs.folder import check_free, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
+from gpt.text.cache import reads_standard_input, store_standard_input
 from gpt.text.corpus import Corpus
-from gpt.text.standard_input import reads_standard_input, store_standard_input
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.start import train
 

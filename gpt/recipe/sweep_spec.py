@@ -11,7 +11,7 @@ from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.errors import UsageError
 from gpt.files import read_bounded, write_atomically
-from gpt.runs.find import MAX_SWEEP_BYTES, SWEEP
+from gpt.runs.folder import MAX_SWEEP_BYTES, SWEEP
 
 
 def _upgraded(tree: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpt.errors import UsageError
 from gpt.runs.format import has_checkpoint
-from gpt.text.standard_input import STORED_INPUT
+from gpt.text.cache import STORED_INPUT
 
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, which `is_running` may hold for a moment

@@ -5,8 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.cuda_graph import replayed
-from gpt.device import deterministic_kernels
+from gpt.device import deterministic_kernels, replayed
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 

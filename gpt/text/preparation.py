@@ -18,10 +18,15 @@ from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
-from gpt.text.documents import Source
-from gpt.text.normalizer import Normalizer
+from gpt.text.documents import (
+    Normalizer,
+    Source,
+    divided,
+    document_lengths,
+    held_out,
+    train_characters,
+)
 from gpt.text.prompt import listed_characters
-from gpt.text.splits import divided, document_lengths, held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records

@@ -1,12 +1,12 @@
 """Prepare a prompt like the training text: normalise it, check its characters, encode it."""
 
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Collection
 
 from gpt.errors import UsageError, listed
 from gpt.text.display import symbol
-from gpt.text.normalizer import normalized
 from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,19 @@ def prepare_prompt(
         notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
         log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
     return "".join(c for c in prompt if c not in unknown)
+
+
+def normalized(text: str, vocabulary: Vocabulary) -> str:
+    """Normalise a short text, such as a prompt.
+
+    If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) with the
+    fewest unknown characters: `é` is one character in most texts, and two in some.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if vocabulary.is_bytes or not vocabulary.outside(text):
+        return text
+    forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+    return min(forms, key=lambda each: len(vocabulary.outside(each)))
 
 
 def check_known(

@@ -10,14 +10,29 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.decoding import encoding_of, has_utf8, is_utf8, utf8_chunks
+from gpt.text.cache import STDIN, standard_input
+from gpt.text.decoding import (
+    BINARY,
+    advice,
+    binary_format,
+    encoding_of,
+    has_utf8,
+    is_binary,
+    is_utf8,
+    utf8_chunks,
+)
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
-from gpt.text.folders import find_files
-from gpt.text.formats import BINARY, advice, binary_format, is_binary
 from gpt.text.named import NAMED, open_named
-from gpt.text.reading import ARCHIVES, Entry, file_entry, in_message, members, split_suffixes
+from gpt.text.reading import (
+    ARCHIVES,
+    Entry,
+    file_entry,
+    find_files,
+    in_message,
+    members,
+    split_suffixes,
+)
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
-from gpt.text.standard_input import STDIN, standard_input
 
 log = logging.getLogger(__name__)
 

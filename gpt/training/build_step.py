@@ -13,7 +13,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids
-from gpt.training.cpu_workers import supports_threads, threads_each
+from gpt.training.backward_kinds import supports_threads, threads_each
 from gpt.training.schedule import Schedule
 from gpt.training.step import (
     MAX_UNREAD_STEPS,

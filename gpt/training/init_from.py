@@ -13,8 +13,8 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.errors import counted
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.find import find_run
 from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
+from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData, Tensors
 from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint

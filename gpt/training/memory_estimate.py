@@ -12,7 +12,7 @@ from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
 from gpt.memory import check_memory, free_bytes
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
-from gpt.training.cpu_workers import supports_threads, windows_at_once, worker_count
+from gpt.training.backward_kinds import supports_threads, windows_at_once, worker_count
 from gpt.training.gradients import fuses_head
 from gpt.training.linear_cross_entropy import logits_at_once
 

@@ -18,8 +18,8 @@ from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
 from gpt.runs.provenance import note_start
 from gpt.status import phase
+from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
-from gpt.text.standard_input import store_standard_input
 from gpt.training.build_step import computed_with
 from gpt.training.callbacks.callback import OnEvent
 from gpt.training.evaluator import Diverged

@@ -20,8 +20,8 @@ from gpt.model import transformer
 from gpt.model.ensemble import make_model
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
+from gpt.training.backward_kinds import WorkerBackward
 from gpt.training.build_step import build_step
-from gpt.training.cpu_workers import WorkerBackward
 from gpt.training.memory_estimate import HOST_PARTS, training_bytes
 from gpt.training.optimizer import Muon, make_optimizers
 from gpt.training.step import TrainStep
