@@ -27,7 +27,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
     _number = getattr(signal, _name, None)
-    # a signal that the parent process ignores, such as nohup, stays ignored
+    # a signal that the parent process ignores, such as SIGHUP under nohup, stays ignored
     if _number and signal.getsignal(_number) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(_number, _stop)
 

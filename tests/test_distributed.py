@@ -258,7 +258,7 @@ def divide_work() -> None:
         ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
         step = build_step(config, GPT(config.model, 17), torch.device("cpu"), ranks, ids)
         of_ranks: list[Any] = [None] * ranks.size
-        torch.distributed.all_gather_object(of_ranks, step.batch(5))
+        torch.distributed.all_gather_object(of_ranks, step.draw_batch(5))
         x, y = batch(ids, 7, 13, seed=config.seed, step=5)
         x = token_dropout(x, 0.3, seed=config.seed, step=5)
         assert sorted(len(x) for x, _ in of_ranks) == [3, 4]
@@ -301,7 +301,7 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
         config = CONFIG.model_copy(update={"train": train})
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
         step = build_step(config, model, torch.device("cpu"), ranks, ids)
-        share, T = step.batch(0)[0].shape
+        share, T = step.draw_batch(0)[0].shape
         assert backward_kinds.windows_at_once(share, T, config.model.C, workers=1) < share
         step(0)
         for name, parameter in model.named_parameters():

@@ -117,7 +117,7 @@ def test_a_step_has_the_gradients_of_the_models_logits(corpus, set_threads, thre
     config = small(**changes, train__precision="fp32", train__grad_clip=0)
     model, reference = shaken(config), shaken(config)
     step = build_step(config, model, CPU, SINGLE, corpus.train)
-    x, y = step.batch(7)
+    x, y = step.draw_batch(7)
     loss, _ = step(7)
     if step.backward.masks is not None:
         step.backward.masks.manual_seed(derive_seed(config.seed, "dropout", 7))

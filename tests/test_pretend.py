@@ -156,7 +156,7 @@ def test_an_apple_gpu_is_refused_with_a_torch_that_computes_wrong_attention(monk
 
 def test_drawn_batches_are_contiguous(corpus):
     """Bug: strided batches were copied from pinned memory through pageable memory."""
-    for part in step_on(CPU, corpus).batch(0):
+    for part in step_on(CPU, corpus).draw_batch(0):
         assert part.is_contiguous()
 
 

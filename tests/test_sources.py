@@ -149,7 +149,7 @@ def test_what_is_no_readable_file_is_told():
         told = f"{name}: expected a file or folder, got a pipe or device; pipe it in"
         assert told in refusal(name)
     for content in (b"", "\ufeff".encode()):
-        with pytest.raises(TextError, match=r"text\.txt: expected some text, got an empty file"):
+        with pytest.raises(TextError, match=r"text\.txt: expected some text, got none"):
             load_corpus(open_source(write(content)))
 
 

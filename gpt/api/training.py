@@ -47,8 +47,8 @@ def train(
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:
 
-    - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`, `passes`
-      (how often training has read the train split)
+    - "step", every 10 steps: `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`,
+      `passes` (how often training has read the train split)
     - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model.
       Ensembles add `val_loss_member_1` and so on. If `train.eval_characters` limits evaluations to
       a part of val, these names begin with `val_loss_part`; the last evaluation also has the losses
@@ -75,9 +75,9 @@ def train(
             the config.
         overwrite: whether to replace a run in the folder. The old run is deleted when the new run
             has its first checkpoint, and is restored if training fails before that.
-        should_stop: called after each step (on an accelerator, after at most ten steps), and during
-            an evaluation, possibly from another thread. If it returns True, training stops and its
-            state is saved.
+        should_stop: called after each step (with several ranks on GPUs, after at most ten steps),
+            and during an evaluation, possibly from another thread. If it returns True, training
+            stops and its state is saved.
         on_event: called for each event, see above.
         clock: returns how many seconds of `minutes` have passed; by default, those since this call.
 
@@ -196,7 +196,7 @@ def _resume(
     if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
-        minutes = None  # the run's config contains the minutes since the run was started
+        minutes = None  # the config that was saved when the run started has them
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)

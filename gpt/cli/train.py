@@ -70,9 +70,9 @@ def train(
     ),
     minutes: float | None = option(
         "N",
-        "Train until the whole command has taken N minutes. Default 5, unless --config or "
-        "train.steps is given. With --resume, a finished run trains for N more minutes; for an "
-        "interrupted run, N is the time of the whole run.",
+        "Train until the whole command has taken N minutes. Default 5, unless --config, "
+        "--init-from or train.steps is given. With --resume, a finished run trains for N more "
+        "minutes; for an interrupted run, N is the time of the whole run.",
     ),
     overrides: Settings = None,
     device: str | None = option("DEVICE", "auto, cpu, cuda, cuda:N or mps."),

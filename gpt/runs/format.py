@@ -121,7 +121,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def has_checkpoint(run: Path) -> bool:
     """Return whether the run has a checkpoint, intact or damaged."""
-    # a process that was killed between two renames may leave its only checkpoint as this
+    # a kill between two renames may leave the only checkpoint under the name .step-N.replaced
     return bool(steps_in(run / "checkpoints", r"\.?step-(\d+)(?:\.replaced)?"))
 
 

@@ -3,7 +3,7 @@
 The array is cached in a folder for this text and these settings:
 
     corpora/KEY/corpus.json     the text's hashes and sizes, and the vocabulary
-                ids-SHA256.npy  the ids of train, then those of val, in the smallest integer type
+                ids-HASH.npy    the ids of train, then those of val, in the smallest integer type
 """
 
 import json
@@ -131,7 +131,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     parts, name = task.parts(), task.source.name
     counts = count_text(task, parts)
     if not counts.characters:
-        raise TextError(f"{name}: expected some text, got an empty file")
+        raise TextError(f"{name}: expected some text, got none")
     temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder
     try:
         with temporary.open("wb") as file:  # with a memory map, a full disk would kill the process

@@ -156,7 +156,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number of the last line of each row of a .csv or .tsv file, and its values.
+    """Yield the values of each row of a .csv or .tsv file, after the number of its last line.
 
     Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
     no special meaning.

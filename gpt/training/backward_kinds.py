@@ -149,7 +149,7 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the number of chunks to split `B` windows into: a multiple of `workers`, at most `B`.
+    """Return the number of chunks to split `B` windows into: a multiple of `workers`, or `B`.
 
     The residual stream of a chunk, (windows, T, C), has at most about CHUNK_NUMBERS numbers.
     """

@@ -38,8 +38,8 @@ class Checkpointer:
         minutes = float(every.removesuffix(" min"))
         return self.saved_at_step is None or self.context.clock() - self.saved_at >= 60 * minutes
 
-    def save(self, step: int, progress: Progress, finished: bool) -> None:
-        """Write a checkpoint after `step` steps. Every rank must call this method.
+    def save(self, step: int, progress: Progress, finished: bool) -> str:
+        """Write a checkpoint after `step` steps, and return its path. All ranks must call this.
 
         Raises:
             Diverged: a weight is NaN or infinite.
@@ -48,6 +48,7 @@ class Checkpointer:
         if not self.context.ranks.broadcast(self._write, step, progress, finished):
             raise Diverged(f"step {step}: weights are NaN or infinite")
         self.saved_at_step, self.saved_at = step, self.context.clock()
+        return f"{self.context.name}/checkpoints/step-{step}"
 
     def _write(self, step: int, progress: Progress, finished: bool) -> bool:
         """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""

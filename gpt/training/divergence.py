@@ -52,7 +52,7 @@ def read_results(
         reason = f"step {number} skipped{whose}: {numbers}"
         on_skip(number, reason)
         if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
-            raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
+            raise Diverged(f"{reason}; {MAX_SKIPPED_STEPS} such steps in a row")
     newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
     return {name: value for name, value in newest.items() if math.isfinite(value)}
 

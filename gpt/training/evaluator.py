@@ -190,8 +190,8 @@ class Evaluator:
             trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 
-    def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return losses by name, in nats per id, on about `characters` ids of the val split.
+    def _score(self, step: int, name: str, count: int) -> dict[str, float]:
+        """Return losses by name, in nats per id, on about `count` ids of the val split.
 
         The key `name` has the loss of the model. In an ensemble, `{name}_member_1` has the first
         member's loss.
@@ -204,11 +204,11 @@ class Evaluator:
             loss, *others = evaluate_each(
                 self.model,
                 self.val,
-                characters=characters,
+                characters=count,
                 should_stop=self.context.should_stop,
                 ranks=self.context.ranks,
             )
-        self.stopwatch.lap(CHARACTER, characters)
+        self.stopwatch.lap(CHARACTER, count)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
         members = {f"{name}_member_{m}": each for m, each in enumerate(others, start=1)}
@@ -231,9 +231,10 @@ def advise(
 ) -> str:
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
-    1. Overfitting: the val loss has risen, or is far above the train loss. More text helps.
+    1. Overfitting, after at least MIN_PASSES passes over the text: the val loss has risen, or is
+       far above the train loss. More text helps.
     2. The val loss was still falling. More time helps.
-    3. Otherwise, neither helps much.
+    3. Otherwise, neither helps much; a larger model may.
 
     `loss`, `best_loss` and `earlier_loss` are val losses: the newest, the lowest, and that of the
     evaluation before the newest (infinity if there is none).

@@ -97,8 +97,7 @@ class Backward:
 
         The latter turns DDP's mean of the ranks' gradients into their sum.
         """
-        ranks = torch.full((), self.ranks.size, dtype=torch.float32, device=self.device)
-        return self.scaler.scale(ranks) * loss
+        return self.scaler.scale(loss) * self.ranks.size
 
     def parts(self, x: Tensor, y: Tensor) -> Parts:
         """Divide a batch, (B, T) each, into the parts that are computed one after another."""
@@ -115,7 +114,7 @@ class Backward:
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
-    """Return whether to compute the head and the loss of `V` ids by `linear_cross_entropy`.
+    """Return whether `linear_cross_entropy` computes head and loss, for a vocabulary of `V` ids.
 
     This is impossible with DDP, which wraps the whole forward pass.
     """

@@ -26,7 +26,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The settings, text and folder of a run, and the ranks that train it."""
+    """What all parts of training need to know: settings, text, folder, ranks, device, clock."""
 
     config: Config
     corpus: Corpus

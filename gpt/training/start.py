@@ -22,7 +22,6 @@ from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import computed_with
 from gpt.training.callbacks.callback import OnEvent
-from gpt.training.evaluator import Diverged
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Extras, Outcome, RunContext
 from gpt.training.run_state import RunState, new_state, resumed_state
@@ -97,13 +96,7 @@ def train(
             ranks.broadcast(_record_start, context, state)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(str(context.folder))  # for workers that torchrun restarts
-            trainer = Trainer(context, state, on_event)
-            notice = ""  # about a rollback
-            while True:
-                try:
-                    return trainer.fit(notice)
-                except Diverged as error:
-                    notice = trainer.roll_back(str(error))
+            return Trainer(context, state, on_event).fit()
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:

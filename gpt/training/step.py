@@ -66,7 +66,7 @@ class TrainStep:
         Raise TrainingError if memory runs out.
         """
         # 1. draw the input ids and the target ids, (B, T) each
-        x, y = self.batch(step)
+        x, y = self.draw_batch(step)
         # 2. forward and backward: set `.grad` of each parameter
         loss = self.backward(x, y, step)
         if self.ranks.size > 1:
@@ -85,16 +85,16 @@ class TrainStep:
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them; the caller measures the time."""
-        self.backward(*self.batch(step), step)
+        self.backward(*self.draw_batch(step), step)
         self.model.zero_grad(set_to_none=True)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def use_schedule(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on. Call again if its number of steps changes."""
+        """Use `schedule` from the next step on."""
         self.schedule = schedule
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def draw_batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Draw this rank's inputs and targets (B, T) for `step`, on the CPU.
 
         With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding
@@ -126,7 +126,7 @@ class TrainStep:
         """
         self.backward.forward = forward
         for step in self.schedule.steps_of_each_shape():
-            self.backward(*self.batch(step), step)
+            self.backward(*self.draw_batch(step), step)
 
     def state_dict(self) -> TrainingState:
         """Return the state of the optimizers and, in float16, of the LossScaler."""

@@ -39,11 +39,12 @@ class Stopwatch:
         """Start the first lap."""
         self._since = self.clock()
 
-    def lap(self, work: int | str, times: int = 1) -> None:
-        """Attribute the time since the last lap to `work`, which was done `times` times."""
+    def lap(self, work: int | str, times: int = 1) -> float:
+        """Attribute the seconds since the last lap to `times` times `work`; return them."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
+        return self._since - before
 
     def settle(self) -> None:
         """Update the running means with the times that `lap` recorded since the last call."""
@@ -64,7 +65,7 @@ class Stopwatch:
         return self.seconds.get(T, self.probed.get(T, 0.0) * slowdown)
 
     def other_s(self, work: str) -> float:
-        """Return the measured seconds of CHARACTER or MILESTONE, or a default."""
+        """Return the seconds that `work`, CHARACTER or MILESTONE, takes: measured or a default."""
         default = MILESTONE_S if work == MILESTONE else 0.0
         return self.seconds.get(work, self.probed.get(work, default))
 

@@ -12,7 +12,7 @@ from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.divergence import read_results, restore_last
-from gpt.training.evaluator import Evaluator
+from gpt.training.evaluator import Diverged, Evaluator
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import RunState
 from gpt.training.step import StepResult
@@ -42,23 +42,27 @@ class Trainer:
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to here
         self.timed_characters, self.timed_s = 0, 0.0  # of the steps since the pace was logged
+        self.rollback = ""  # notice about the last rollback, if any
 
     def elapsed_s(self) -> float:
         """Return the seconds of training so far, over all resumes, without the time in between."""
         return self.clock() - self.run_began
 
-    def fit(self, notice: str = "") -> Outcome:
-        """Log `notice` about a rollback, if any, and train to the last step or an early stop."""
-        self.callbacks = self.open_callbacks()
-        try:
-            self.start(notice)
-            while not self.evaluator.reason_to_stop:
-                self.take_step()
-                self.finish_step()
-            return self.context.ranks.broadcast(self.finish)
-        finally:
-            while self.callbacks:  # break reference cycles, so that memory is freed at once
-                self.callbacks.pop().close()
+    def fit(self) -> Outcome:
+        """Train to the last step or an early stop; after a divergence, roll back and continue."""
+        while True:
+            self.callbacks = self.open_callbacks()
+            try:
+                self.start()
+                while not self.evaluator.reason_to_stop:
+                    self.take_step()
+                    self.finish_step()
+                return self.context.ranks.broadcast(self.finish)
+            except Diverged as error:
+                self.roll_back(str(error))
+            finally:
+                while self.callbacks:  # break reference cycles, so that memory is freed at once
+                    self.callbacks.pop().close()
 
     def open_callbacks(self) -> list[Callback]:
         """Open and return the callbacks on rank 0; return an empty list on other ranks."""
@@ -76,11 +80,11 @@ class Trainer:
             callbacks.append(EventFunction(self.on_event))
         return callbacks
 
-    def start(self, notice: str) -> None:
+    def start(self) -> None:
         """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted."""
         self.stopwatch.start()
-        if notice:
-            self.notify(self.step, notice)
+        if self.rollback:
+            self.notify(self.step, self.rollback)
         if self.is_unsaved:  # a resume or a rollback changed settings or learning rates: save them
             self.report_plan()
             self.write_checkpoint()
@@ -92,7 +96,7 @@ class Trainer:
 
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `self.metrics`."""
-        step_began, T = self.clock(), self.schedule.shape(self.step)[1]
+        T = self.schedule.shape(self.step)[1]
         self.end_previous_lap(T)
         self.unread.append(self.update(self.step))
         self.step += 1
@@ -101,9 +105,8 @@ class Trainer:
         self.evaluator.is_best = False
         self.evaluator.progress.val_loss = None  # of the new weights
         results = self.read_due_results()
-        self.stopwatch.lap(T)
+        self.timed_s += self.stopwatch.lap(T)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
-        self.timed_s += self.clock() - step_began
         for callback in self.callbacks:
             callback.on_step(self.step)
         if self.is_due(LOG_EVERY):
@@ -191,9 +194,8 @@ class Trainer:
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
         """Save a checkpoint if one is due, at a `stop`, or if this step is the best or the last."""
-        is_due = due_by_clock or self.is_due(self.config.checkpoint_every)
-        if self.evaluator.progress.skipped_in_a_row:  # keep the last one for `roll_back`
-            is_due = False
+        is_stable = not self.evaluator.progress.skipped_in_a_row  # else `roll_back` needs the last
+        is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
         was_saved = self.checkpointer.saved_at_step == self.step  # before its evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
         if self.is_unsaved and (is_due or was_saved or is_last_or_best or stop):
@@ -204,7 +206,6 @@ class Trainer:
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
-            self.update.use_schedule(self.schedule)
         if self.step != self.resumed_at:
             self.report_plan()
 
@@ -220,9 +221,8 @@ class Trainer:
         progress.elapsed_s = self.elapsed_s()
         for callback in self.callbacks:
             callback.before_checkpoint()
-        self.checkpointer.save(self.step, progress, is_finished)
+        path = self.checkpointer.save(self.step, progress, is_finished)
         self.is_unsaved = False
-        path = f"{self.context.name}/checkpoints/step-{self.step}"
         for callback in self.callbacks:
             callback.on_checkpoint(self.step, path, self.evaluator.is_best)
 
@@ -239,12 +239,12 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_notice(step, text)
 
-    def roll_back(self, reason: str) -> str:
-        """Load the last checkpoint and halve the learning rates; return a message for the user."""
+    def roll_back(self, reason: str) -> None:
+        """Load the last checkpoint, and halve the learning rates from there on."""
         message = f"rolled back from step {self.step}: {reason}"
         self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)
         self.resumed_at = self.checkpointer.saved_at_step = self.step
         self.unread = []
         self.is_unsaved = True
-        return f"{message}; learning rates x {progress.scale:g} from here"
+        self.rollback = f"{message}; learning rates x {progress.scale:g} from here"
