@@ -17,11 +17,7 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
-from gpt.evaluation.head_analysis import (
-    AttentionAnalysis,
-    LogitLens,
-    analyze_text,
-)
+from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
 from gpt.inspection.attention_picture import draw_heads, png
 from gpt.inspection.attention_views import attention_page, draw_head
 from gpt.inspection.output import check_out
@@ -51,17 +47,14 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
     draws = torch.Generator().manual_seed(0)
     scores = 3 * torch.randn(n_layer, H, n, n, generator=draws)
     weights = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf")).softmax(-1)
-    likely = torch.randn(n_layer + 1, n, len(vocabulary), generator=draws).softmax(-1)
-    losses = torch.rand(n_layer + 1, n - 1, generator=draws)
+    losses = torch.rand(n - 1, generator=draws)
     analysis = AttentionAnalysis(
         weights,
-        likely[-1],
-        value_norms=torch.rand(n_layer, H, n, generator=draws),
+        torch.randn(n, len(vocabulary), generator=draws).softmax(-1),
         previous=torch.rand(n_layer, H, generator=draws),
         induction=torch.rand(n_layer, H, generator=draws),
-        losses=losses[-1],
-        losses_without=losses[-1] + torch.randn(n_layer, H, n - 1, generator=draws) / 10,
-        lens=LogitLens(likely.argmax(-1), likely.amax(-1), losses),
+        losses=losses,
+        losses_without=losses + torch.randn(n_layer, H, n - 1, generator=draws) / 10,
     )
     return analysis, vocabulary
 

@@ -1,6 +1,5 @@
 """The pages of `gpt attend`, by mouse, finger and keyboard, and of `gpt data` in a real browser."""
 
-import math
 import os
 import re
 import shutil
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from gpt.inspection.attention_views import attention_page
-from gpt.text.display import symbol
 from tests.test_inspection import analysis_of
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -116,24 +114,6 @@ def test_all_heads_are_shown_with_their_cost_and_scores(page):
     score = page.find_elements(By.CSS_SELECTOR, "#grid .score")[-1]
     ActionChains(page).move_to_element(score).click().perform()
     assert shown(page, "name").upper() == "LAYER 2, HEAD 3"
-
-
-def test_the_logit_lens_shows_each_layers_prediction_and_loss(page):
-    point_at(page, 37)
-    lens = ANALYSIS.lens
-    rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#lens tr")]
-    assert [row[0] for row in rows] == ["embeddings", "layer", "layer"]
-    for layer, row in enumerate(rows):
-        c, probability, _, actual, _, loss = row[1 + (layer > 0) :]
-        predicted = VOCABULARY.characters[int(lens.predicted[layer, 37])]
-        assert c == symbol(predicted)
-        assert float(probability) / 100 == pytest.approx(
-            lens.probabilities[layer, 37].item(), abs=6e-4
-        )
-        assert float(actual) / 100 == pytest.approx(
-            math.exp(-lens.losses[layer, 37].item()), abs=6e-4
-        )
-        assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
 
 
 def test_of_many_heads_the_chosen_one_is_in_sight(browser, tmp_path):

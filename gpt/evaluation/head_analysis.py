@@ -28,28 +28,13 @@ SEQUENCES = 4  # number of random sequences over which `induction_score` average
 
 
 @dataclass(frozen=True)
-class LogitLens:
-    """Predictions that the network would make if it ended after its embeddings, or after a block.
-
-    In each tensor, row 0 is predicted from the embeddings, and row i from the output of block i
-    (counted from 1). The last row is the prediction of the network.
-    """
-
-    predicted: Tensor  # (rows, T) id of the most likely next character at each position
-    probabilities: Tensor  # (rows, T) probability of that character
-    losses: Tensor  # (rows, T - 1) loss of each character but the first
-
-
-@dataclass(frozen=True)
 class AttentionAnalysis(Attention):
     """Attention to one text, and scores and losses that show the effect of each head."""
 
-    value_norms: Tensor  # (n_layer, H, T), from `value_norms`
     previous: Tensor  # (n_layer, H), from `previous_character_score`
     induction: Tensor  # (n_layer, H), from `induction_score`
     losses: Tensor  # (T - 1,) loss of each character but the first
     losses_without: Tensor  # (n_layer, H, T - 1) `losses` with one head ablated
-    lens: LogitLens
 
     @property
     def removal_costs(self) -> Tensor:
@@ -67,6 +52,7 @@ class AttentionAnalysis(Attention):
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
+@torch.no_grad()
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
@@ -74,35 +60,16 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
-    lens = logit_lens(model, ids)
+    logits, _ = run_with_streams(model, ids)
+    targets = ids[None, 1:].to(logits.device)
     return AttentionAnalysis(
         attention.weights,
         attention.probabilities,
-        value_norms=value_norms(model, ids),
         previous=previous_character_score(attention.weights),
         induction=induction_score(model),
-        losses=lens.losses[-1],
+        losses=cross_entropy(logits[:, :-1], targets, reduction="none").cpu(),
         losses_without=losses_without_heads(model, ids),
-        lens=lens,
     )
-
-
-@torch.no_grad()
-def value_norms(model: GPT, ids: Tensor) -> Tensor:
-    """Return the norms (n_layer, H, T) of the projected value vectors of `ids` (T,).
-
-    For each key, a head adds a vector to the query's residual stream. The length of this vector is
-    the attention weight times the norm at the key position. This length measures the contribution
-    of the key better than the weight alone (arXiv:2004.10102).
-    """
-    _, streams = run_with_streams(model, ids)
-    norms = []
-    for block, x in zip(blocks_of(model), streams[:-1], strict=True):
-        attention = block.attention
-        _, _, v = attention.heads(block.attention_norm(x))  # (1, H, T, value_size)
-        matrices = attention.projection.weight.T.view(attention.n_head, -1, model.config.C)
-        norms.append((v[0] @ matrices).norm(dim=-1).float().cpu())  # (H, T)
-    return torch.stack(norms)
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
@@ -157,22 +124,3 @@ def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
         logits = model.head(model.norm(x[:, :-1]))
         losses.append(cross_entropy(logits, targets, reduction="none").cpu())
     return torch.stack(losses).view(len(blocks), model.config.n_head, len(ids) - 1)
-
-
-@torch.no_grad()
-def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
-    """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
-
-    The final norm and the output layer are applied to each stream ("interpreting GPT: the logit
-    lens", nostalgebraist, LessWrong 2020).
-    """
-    _, streams = run_with_streams(model, ids)
-    predicted, probabilities, losses = [], [], []
-    for x in streams:
-        logits = model.head(model.norm(x)).float()  # (1, T, V)
-        top = logits[0].softmax(-1).max(-1)  # (T,)
-        probabilities.append(top.values.cpu())
-        predicted.append(top.indices.cpu())
-        targets = ids[None, 1:].to(logits.device)
-        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu())
-    return LogitLens(torch.stack(predicted), torch.stack(probabilities), torch.stack(losses))

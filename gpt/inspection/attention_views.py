@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpt.evaluation.head_analysis import AttentionAnalysis, LogitLens
+from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.inspection.html_page import render_page
 from gpt.tables import render
 from gpt.text.batches import to_torch
@@ -112,7 +112,6 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {name: symbol(name) for name in vocabulary.names}
     tensors = {
-        "norms": analysis.value_norms,
         "previous": analysis.previous,
         "induction": analysis.induction,
         "losses": analysis.losses,
@@ -133,21 +132,7 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
         ],
         "actual": [*zip(_rounded(actual[:, 0].tolist()), ranks.tolist(), strict=True)],
         **{name: _rounded(tensor.tolist()) for name, tensor in tensors.items()},
-        "lens": _lens_rows(analysis.lens, vocabulary),
     }
-
-
-def _lens_rows(lens: LogitLens, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Return a dict for each row of `lens`: predicted characters, probabilities and losses."""
-    rows = (each.tolist() for each in (lens.predicted, lens.probabilities, lens.losses))
-    return [
-        {
-            "next": vocabulary.names_of(predicted),
-            "probabilities": _rounded(probabilities),
-            "losses": _rounded(losses),
-        }
-        for predicted, probabilities, losses in zip(*rows, strict=True)
-    ]
 
 
 def _rounded(numbers: Any) -> Any:

@@ -34,7 +34,7 @@ TOPICS = {  # parts by module
     "sampling": ("sampling", "ensembles", "busy_core"),
     "words": ("words",),
     "texts": ("preparation",),
-    "pages": ("eval_page", "page_speed", "page_equal", "accessibility", "attend_picture"),
+    "pages": ("eval_page", "page_speed", "page_equal", "accessibility"),
     "clients": ("transformers", "lm_eval"),
 }
 

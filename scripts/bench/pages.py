@@ -1,4 +1,4 @@
-"""Pages of `gpt export`, `gpt eval` and `gpt attend` in headless Chromium."""
+"""Pages of `gpt export` and `gpt eval` in headless Chromium."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
-from selenium.webdriver import ActionChains, Chrome, ChromeOptions, Keys
+from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.remote_connection import RemoteConnection
@@ -45,8 +45,6 @@ const done = arguments[0];
 axe.run().then(({violations}) => done(violations.flatMap(({impact, id, nodes}) =>
   nodes.map(({html}) => `${impact}: ${id}: ${html.slice(0, 120)}`))));
 """
-ATTENDED = "If the list is empty, return the empty list."
-KEYS = Keys.HOME + (ATTENDED.rindex("empty") + 2) * Keys.ARROW_RIGHT
 
 
 @contextmanager
@@ -182,16 +180,3 @@ def _findings(chrome: Chrome, width: int, axe: Path | None) -> list[str]:
         chrome.execute_script(axe.read_text())
         findings += chrome.execute_async_script(RUN_AXE)
     return findings
-
-
-def attend_picture(run: Path, out: Path) -> str:
-    """Write a picture of the page of `gpt attend`; the README's is of quickstart."""
-    with tempfile.TemporaryDirectory() as folder, _browser() as chrome:
-        page = Path(folder) / "page.html"
-        command = [*GPT, "attend", str(run), "--text", ATTENDED, "--out", str(page)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        _resize(chrome, 1100, 860)
-        chrome.get(page.as_uri())
-        ActionChains(chrome).send_keys(KEYS).perform()
-        chrome.save_screenshot(str(out))
-    return str(out)

@@ -182,7 +182,6 @@ function show() {
   showEffect();
   showSources(weights);
   showPredictions(t);
-  showLens(t);
 }
 
 /** What the head's removal costs, on the text and at the selected character. */
@@ -206,18 +205,13 @@ function bar(fraction) {
 function showSources(weights) {
   const order = weights.map((_, s) => s).sort((a, b) => weights[b] - weights[a] || a - b);
   const top = order.slice(0, 8).filter((s) => weights[s] >= 0.0005);
-  const norms = data.norms[chosen.layer][chosen.head].map((norm, s) => weights[s] * norm);
-  const longest = Math.max(...norms);
   const around = (from, to) => characters.slice(Math.max(0, from), to).map(sign).join("");
   find("sources").replaceChildren(...top.map((s) => {
     const place = element("span", "");
     place.append(element("span", "context", around(s - 3, s).padStart(3)),
       shown("b", characters[s]), element("span", "context", around(s + 1, s + 4)));
     const item = document.createElement("li");
-    const bars = document.createElement("div");
-    bars.append(bar(weights[s]), bar(norms[s] / longest));
-    item.append(place, bars, element("span", "percent", percent(weights[s])),
-      element("span", "norm", norms[s].toFixed(2)));
+    item.append(place, bar(weights[s]), element("span", "percent", percent(weights[s])));
     return item;
   }));
 }
@@ -240,22 +234,6 @@ function showPredictions(t) {
   }
 }
 
-/** What the network would predict after each layer, and the loss. */
-function showLens(t) {
-  find("lens").replaceChildren(...data.lens.map(({ next, probabilities, losses }, i) => {
-    const row = document.createElement("tr");
-    const name = document.createElement("td");
-    name.append(shown("b", next[t]));
-    const filled = document.createElement("td");
-    filled.append(bar(probabilities[t]));
-    row.append(element("th", "", i ? `layer ${i}` : "embeddings"), name, filled,
-      element("td", "", percent(probabilities[t])),
-      element("td", "", t < T - 1 ? percent(Math.exp(-losses[t])) : ""),
-      element("td", "", fixed(mean(losses), 3)));
-    return row;
-  }));
-}
-
 // --- Pointer and keyboard ----------------------------------------------------------------------
 
 /** The query and the key position under the pointer. */
@@ -265,19 +243,12 @@ function cellAt(event) {
   return [place(event.clientY - box.top, box.height), place(event.clientX - box.left, box.width)];
 }
 
-/** A weight, and what it adds. */
-function added(t, s) {
-  const { layer, head } = chosen;
-  const w = weight(layer, head, t, s);
-  return `weight ${percent(w)}, |w × v| ${(w * data.norms[layer][head][s]).toFixed(2)}`;
-}
-
 find("plot").addEventListener("pointermove", (event) => {
   const [t, s] = cellAt(event);
   hover(event, t);
   find("cell").textContent = s > t
     ? `${quoted(t)} cannot attend to ${quoted(s)}, which comes later`
-    : `${quoted(t)} to ${quoted(s)}: ${added(t, s)}`;
+    : `${quoted(t)} to ${quoted(s)}: weight ${percent(weight(chosen.layer, chosen.head, t, s))}`;
 });
 find("plot").addEventListener("click", (event) => pin(cellAt(event)[0]));
 
