@@ -18,8 +18,7 @@ from gpt.evaluation.intervals import (
     paired_interval,
     welch_interval,
 )
-from gpt.evaluation.scored_text import val_text
-from gpt.evaluation.scores import score_text
+from gpt.evaluation.scored_text import score_text, val_text
 from gpt.inspection.curves_picture import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
 from gpt.runs.read import read_summary

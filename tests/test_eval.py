@@ -14,7 +14,7 @@ import torch
 from gpt import api
 from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import evaluate
-from gpt.evaluation.scores import score_text
+from gpt.evaluation.scored_text import score_text
 from gpt.inspection.evaluation_views import report_tables
 from gpt.model.transformer import GPT
 from gpt.text import batches

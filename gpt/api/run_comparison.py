@@ -117,8 +117,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         from gpt.device import default_modes
         from gpt.evaluation.comparison import ComparedRun
         from gpt.evaluation.curves import read_curve
-        from gpt.evaluation.scored_text import val_text
-        from gpt.evaluation.scores import block_losses
+        from gpt.evaluation.scored_text import block_losses, val_text
         from gpt.model.shapes import parameter_count
 
         model = load(folder)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.evaluation.scores import Scores
+from gpt.evaluation.scored_text import Scores
 from gpt.text.vocabulary import REPLACEMENT, Ids, Vocabulary, code_points
 
 MARGIN = 3  # ids read before and after the scored ones, to see all bytes of a character

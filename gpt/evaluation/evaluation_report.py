@@ -11,8 +11,7 @@ from gpt.evaluation.baselines import ReferenceLoss, reference_losses
 from gpt.evaluation.breakdown import LABELS, Breakdown, Group
 from gpt.evaluation.intervals import BlockSums, Interval
 from gpt.evaluation.memorisation import MemorisationReport
-from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import Scores, score_text
+from gpt.evaluation.scored_text import ScoredText, Scores, score_text
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 from gpt.text.vocabulary import Ids, Vocabulary

@@ -1,14 +1,24 @@
-"""A text to evaluate a model on, as ids of the model's vocabulary."""
+"""A text to evaluate a model on, and the score of each of its ids.
+
+Shapes use B windows of T ids, n scored ids, k likely ids and V distinct ids.
+"""
 
 import hashlib
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from gpt.errors import TextError
 from gpt.evaluation.characters import spread_slices
-from gpt.evaluation.loss import Units, scored_val, val_units
+from gpt.evaluation.intervals import BlockSums
+from gpt.evaluation.loss import EVAL_LOGITS, Units, map_windows, scored_val, val_units
+from gpt.model.ensemble import LanguageModel, members_of
+from gpt.text.batches import Batch, scored_windows, split_batches
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -74,21 +84,71 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 
     Return the ids, and the number of UTF-8 bytes of all encoded characters except the first.
     """
-    characters = corpus.vocabulary.characters
-    left_out = set(vocabulary.outside(characters))
-    kept = np.array([c not in left_out for c in characters])
-    sizes = np.array([len(c.encode()) for c in characters])
-    table = np.zeros(len(characters), vocabulary.dtype)
-    table[kept] = vocabulary.encode("".join(c for c in characters if c not in left_out))
-    size = first_size = 0
+    outside = vocabulary.outside(corpus.vocabulary.characters)
+    left_out = dict.fromkeys(map(ord, outside))
+    size, first = 0, ""
     with tempfile.TemporaryFile() as file:
         for part in spread_slices(len(corpus.ids)):
-            ids = corpus.ids[part]
-            ids = ids[kept[ids]]
-            first_size = first_size or int(sizes[ids[:1]].sum())
-            size += int(sizes[ids].sum())
-            file.write(table[ids].data)
+            text = corpus.vocabulary.decode(corpus.ids[part]).translate(left_out)
+            first = first or text[:1]
+            size += len(text.encode())
+            file.write(vocabulary.encode(text).data)
         file.flush()
         if not size:
-            return table[:0], 0
-        return np.memmap(file, table.dtype, mode="r"), size - first_size
+            return vocabulary.encode(""), 0
+        return np.memmap(file, vocabulary.dtype, mode="r"), size - len(first.encode())
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Predictions of n consecutive ids of a text."""
+
+    start: int  # index in the text of the first of these ids
+    losses: NDArray[np.float32]  # (n,) nats of each id
+    contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
+    likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first
+    probabilities: NDArray[np.float32]  # (n, k) their probabilities
+    hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual one
+
+
+def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
+    """Yield the scores of all `ids` but the first, in order.
+
+    Each id is predicted from the ids before it in its window of `model.T` ids. The losses are those
+    that `evaluate` averages. At least two ids are needed. `k` is reduced to V if it is larger.
+    """
+    device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
+    model.eval()
+
+    @torch.inference_mode()
+    def score(window: Batch) -> list[NDArray[Any]]:
+        x, y = (part.to(device) for part in window)  # (B, T) each
+        logs = model(x).float().log_softmax(-1)  # (B, T, V)
+        top = logs.topk(min(k, V))  # (B, T, k)
+        hits = top.indices[..., 0] == y
+        contexts = torch.arange(1, x.shape[1] + 1).expand(y.shape)
+        losses = -logs.gather(-1, y[..., None])[..., 0]
+        parts = (losses, contexts, top.indices, top.values.exp(), hits)
+        return [part.flatten(0, 1).numpy(force=True) for part in parts]
+
+    start, T = 1, model.config.T
+    windows = split_batches(scored_windows(ids, T), EVAL_LOGITS // V // T or 1)
+    for parts in map_windows(score, windows, device):
+        yield Scores(start, *parts)
+        start += len(parts[0])
+
+
+def block_losses(model: LanguageModel, text: ScoredText) -> tuple[BlockSums, float]:
+    """Return the losses of `text` in blocks of characters, and its loss in nats per character.
+
+    All bytes of a character are in one block, so models of bytes and of characters have the same
+    blocks.
+    """
+    blocks, begun = BlockSums(text.units.characters), 0
+    for scores in score_text(model, text.ids):
+        ids = text.ids[scores.start : scores.start + len(scores.losses)]
+        # number of characters that have begun by the end of each id
+        characters = begun + np.cumsum(text.vocabulary.begins(ids))
+        blocks.add(characters - 1, scores.losses)
+        begun = int(characters[-1])
+    return blocks, float(blocks.sums.sum()) / text.units.characters
