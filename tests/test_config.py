@@ -16,7 +16,7 @@ from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError
-from gpt.recipe.combinations import combinations
+from gpt.recipe.sweep_spec import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config, SampleConfig
-from gpt.export.huggingface import export_huggingface
-from gpt.export.huggingface_tokenizer import tokenizer_json
+from gpt.export.huggingface import export_huggingface, tokenizer_json
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model

@@ -18,9 +18,15 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
-from gpt.recipe.combinations import combinations
 from gpt.recipe.sweep import Load, run_sweep, specify
-from gpt.recipe.sweep_spec import SweepSpec, Trial, check_different, read_spec, write_spec
+from gpt.recipe.sweep_spec import (
+    SweepSpec,
+    Trial,
+    check_different,
+    combinations,
+    read_spec,
+    write_spec,
+)
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus

@@ -25,7 +25,7 @@ PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at i
 
 def has_several_values(changes: "Sequence[Override]") -> bool:
     """Return whether a setting in `changes` has several values, which stand for a sweep."""
-    from gpt.recipe.combinations import combinations
+    from gpt.recipe.sweep_spec import combinations
 
     return any(combinations(changes).values())
 

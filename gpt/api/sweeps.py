@@ -59,8 +59,7 @@ def sweep(
         Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
-    from gpt.recipe.combinations import check_count, combinations
-    from gpt.recipe.sweep_spec import Trial, check_different
+    from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
     from gpt.runs.folder import RUNS
 
     if seeds is not None and seeds < 1:

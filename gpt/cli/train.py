@@ -152,7 +152,7 @@ def train(
     asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
     new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        from gpt.cli.estimate_output import print_estimate
+        from gpt.cli.train_output import print_estimate
 
         print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
@@ -168,7 +168,7 @@ def train(
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
-        from gpt.cli.sweep_output import print_sweep
+        from gpt.cli.train_output import print_sweep
 
         print_sweep(result, as_json)
     elif is_main():

@@ -2,7 +2,7 @@
 
     config.json  model.safetensors         the model
     modeling_gpt.py                        its class
-    tokenizer.json  tokenizer_config.json  see huggingface_tokenizer.py
+    tokenizer.json  tokenizer_config.json  a tokenizer without custom code
     generation_config.json                 the settings of `gpt sample`
     README.md                              the model card
     gpt_config.yaml                        the settings of the training, without paths of folders
@@ -22,16 +22,31 @@ from gpt import __version__
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
-from gpt.export.huggingface_tokenizer import PADDING, tokenizer_json
 from gpt.files import naming, write_synced
 from gpt.inspection.output import check_absent
 from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.text.prompt import encode_prompt
+from gpt.text.vocabulary import Vocabulary
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"  # name of a file that only an export for transformers has
 CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
+PADDING = "[PAD]"  # its id is V; the model masks it
+UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
+LINE_ENDS = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
+EACH_CHARACTER = {  # splits a text into characters
+    "type": "Split",
+    "pattern": {"Regex": r"[\s\S]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+BYTE_LEVEL = {  # writes each byte of UTF-8 as a visible character, as GPT-2's tokenizer does
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": False,
+}
 
 
 def export_huggingface(
@@ -148,6 +163,49 @@ def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "dtype": "float32",
     } | model.model_dump(include=same)
+
+
+def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the content of tokenizer.json.
+
+    The tokenizer changes line ends to LF, then encodes a text as `Vocabulary.encode` does. It
+    raises an error for characters without an id.
+    """
+    names = [*vocabulary.characters]
+    split: dict[str, Any] = EACH_CHARACTER
+    decoder: dict[str, Any] = {"type": "Fuse"}
+    if vocabulary.is_bytes:
+        names, decoder = _byte_symbols(), BYTE_LEVEL
+        split = {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, EACH_CHARACTER]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": len(names), "content": PADDING, "special": True}
+            | dict.fromkeys(("normalized", "single_word", "lstrip", "rstrip"), False)
+        ],
+        "normalizer": LINE_ENDS,
+        "pre_tokenizer": split,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {name: id_ for id_, name in enumerate(names)},
+            "unk_token": UNKNOWN,
+        },
+    }
+
+
+def _byte_symbols() -> list[str]:
+    """Return the character that stands for each of the 256 bytes in GPT-2's tokenizer.
+
+    A byte that is a visible character of Latin-1 is that character. The other bytes, in ascending
+    order, are U+0100, U+0101 and so on.
+    """
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in visible else next(others) for byte in range(256)]
 
 
 def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
