@@ -151,7 +151,7 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it():
         "data": {"val_fraction": 0.2},
     }
     base = Config.model_validate({"device": "cpu", "threads": 1} | given_settings)
-    config = choose_config(corpus, base, 0.2, clock_since_now).config
+    config = choose_config(corpus, base, 0.2, clock_since_now)[0]
     for section, values in given_settings.items():
         for key, value in values.items():
             assert getattr(getattr(config, section), key) == value
@@ -162,7 +162,7 @@ def test_sizes_that_do_not_fit_what_is_set_are_left_out():
     """64 heads need an even number of channels each."""
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_head": 64}})
-    assert choose_config(corpus, base, 0.2, clock_since_now).config.model.C % 128 == 0
+    assert choose_config(corpus, base, 0.2, clock_since_now)[0].model.C % 128 == 0
     base = Config.model_validate({"device": "cpu", "train": {"accumulation": 3}})
     with pytest.raises(ConfigError, match=r"train\.accumulation"):
         choose_config(corpus, base, 0.2, clock_since_now)
@@ -172,7 +172,7 @@ def test_sizes_that_do_not_fit_what_is_set_are_left_out():
 def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(period, repeats):
     lines = np.random.default_rng(5).integers(len(LETTERS), size=period)
     corpus = letters(np.tile(lines, 1 + 40_000 // period)[:40_000])
-    model = choose_config(corpus, ALONE, 0.1, clock_since_now).config.model
+    model = choose_config(corpus, ALONE, 0.1, clock_since_now)[0].model
     assert model.key_offset == repeats
     assert model.n_head >= 1 + repeats
 
@@ -181,10 +181,10 @@ def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training():
     """Also checks that it still holds a window: rounded down, it once held less."""
     corpus = corpus_of(30_000_000)
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_layer": 1, "C": 32}})
-    config = choose_config(corpus, base, 0.1, clock_since_now).config
+    config = choose_config(corpus, base, 0.1, clock_since_now)[0]
     assert config.model.T * 2 < config.data.val_fraction * 30_000_000 < 2_000_000
     kept = load_config(base, ["data.val_fraction=0.1"])
-    assert choose_config(corpus, kept, 0.1, clock_since_now).config.data.val_fraction == 0.1
+    assert choose_config(corpus, kept, 0.1, clock_since_now)[0].data.val_fraction == 0.1
 
 
 def test_choosing_stops_when_it_is_asked_to():
@@ -198,8 +198,8 @@ def test_ranks_share_a_batch_and_measure_their_speed_together():
     base = Config.model_validate(
         {"device": "cpu", "threads": 1, "model": TINY, "train": {"batch_size": 8}}
     )
-    result = choose_config(corpus, base, 0.2, clock_since_now, ranks=Ranks(size=4))
-    assert (result.config.train.batch_size, result.probed) == (8, None)
+    config, probed = choose_config(corpus, base, 0.2, clock_since_now, ranks=Ranks(size=4))
+    assert (config.train.batch_size, probed) == (8, None)
 
 
 @given(

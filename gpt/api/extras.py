@@ -54,14 +54,12 @@ def choose_settings(
         config = load_config(config, [("data.vocabulary", "bytes")])
         corpus = encode_sources(config, sources, ranks=ranks)
     minutes = config.train.minutes or DEFAULT_MINUTES
-    chosen = ranks.broadcast(
+    chosen, probed = ranks.broadcast(
         lambda: choose_config(corpus, config, minutes, clock, should_stop, ranks)
     )
-    for line in chosen.lines:
-        log.info(line)
-    if chosen.config.data != config.data:
-        corpus = encode_sources(chosen.config, sources, ranks=ranks)
-    return Prepared(chosen.config, corpus, chosen.probed)
+    if chosen.data != config.data:
+        corpus = encode_sources(chosen, sources, ranks=ranks)
+    return Prepared(chosen, corpus, probed)
 
 
 def training_extras() -> "Extras":

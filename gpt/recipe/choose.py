@@ -1,9 +1,9 @@
 """Measure how fast models of some sizes train on this machine, and choose a config by table.py."""
 
 import gc
+import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -37,14 +37,7 @@ SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
 MAX_BYTES_PER_CHARACTER = 1.1  # a text of many ids with at most as many is read as bytes
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """A config, and what was measured to choose it."""
-
-    config: Config
-    probed: Seconds | None  # seconds of a step and of scoring a character; None with several ranks
-    lines: list[str]  # two messages: the shape of the model, and why it was chosen
+log = logging.getLogger(__name__)
 
 
 def choose_config(
@@ -54,9 +47,10 @@ def choose_config(
     clock: Callable[[], float],
     should_stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = SINGLE,
-) -> Chosen:
-    """Return the config that table.py chooses for a text and a time.
+) -> tuple[Config, Seconds | None]:
+    """Return the config that table.py chooses for a text and a time; log the reason.
 
+    Also return the measured seconds of a step and of scoring a character; None with several ranks.
     Explicit settings of `base` are kept, except train.steps. `minutes` is the time for the whole
     command, and `clock` returns the seconds since it began. Each of the `ranks` measures its share
     of a batch. Raise Interrupted if `should_stop` returns True before a size is measured.
@@ -65,7 +59,18 @@ def choose_config(
     corpus.check_fits(_context(corpus, base, SIZES[0]), base.data)
     chooser = _Chooser(corpus, base, clock, should_stop, ranks)
     with phase("measuring how fast models of several sizes train"):
-        return chooser.choose()
+        config, choice, probed = chooser.choose()
+    model, unit = config.model, corpus.vocabulary.unit
+    members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
+    parameters = parameter_count(model, len(corpus.vocabulary))
+    in_step = config.train.batch_size * model.T
+    log.info(
+        f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
+        f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}; "
+        f"steps of {counted(in_step, unit)}"
+    )
+    log.info(choice.sentence(len(corpus.train), unit))
+    return config, probed if ranks.size == 1 else None
 
 
 class _Chooser:
@@ -93,8 +98,11 @@ class _Chooser:
             may_copy = not {"n_head", "head_size", "key_offset"} & base.model.model_fields_set
             self.repeats = may_copy and repeats_much(corpus, _context(corpus, base, SIZES[0]))
 
-    def choose(self) -> Chosen:
-        """Measure sizes until one is too slow, and return the config for the size before it."""
+    def choose(self) -> tuple[Config, Choice, Seconds]:
+        """Measure sizes until one is too slow; return the config for the size before it.
+
+        Also return the choice from which the config follows, and the expected seconds.
+        """
         sizes = self._allowed_sizes()
         size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
         max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
@@ -106,8 +114,7 @@ class _Chooser:
         budget = TimeBudget(config, self.val_characters, Stopwatch(self.clock, probed))
         if fraction := budget.smaller_val_fraction(config, self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
-        lines = _lines(config, choice, self.corpus)
-        return Chosen(config, probed if self.ranks.size == 1 else None, lines)
+        return config, choice, probed
 
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the time.
@@ -200,20 +207,6 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
 def _shortest_run(size: Size) -> Choice:
     """Return the shortest run for which table.py can prefer `size` to a smaller size."""
     return Choice(size, table.MIN_SEEN_PER_PARAMETER * size.parameters)
-
-
-def _lines(config: Config, choice: Choice, corpus: Corpus) -> list[str]:
-    """Return two messages: the shape of the model, and why it was chosen."""
-    model, unit = config.model, corpus.vocabulary.unit
-    members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
-    parameters = parameter_count(model, len(corpus.vocabulary))
-    in_step = config.train.batch_size * model.T
-    return [
-        f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
-        f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}; "
-        f"steps of {counted(in_step, unit)}",
-        choice.sentence(len(corpus.train), unit),
-    ]
 
 
 def _context(corpus: Corpus, base: Config, size: Size) -> int:

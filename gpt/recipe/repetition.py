@@ -8,7 +8,6 @@ id also follows their latest earlier occurrence. An induction head predicts such
 import math
 
 import torch
-from torch import Tensor
 
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
@@ -47,17 +46,13 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
     """Return the fraction of repeated `ids` in windows of `T` ids; see the top of this file."""
-    found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
-    return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
-
-
-def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return a mask (B, T) of the repeated ids of `y`, the targets (B, T) of inputs `x` (B, T)."""
-    found = torch.zeros(y.shape, dtype=torch.bool)
-    for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        followed: dict[tuple[int, ...], int] = {}
-        for t in range(context - 1, len(inputs)):
-            last = tuple(inputs[t + 1 - context : t + 1])
-            found[b, t] = followed.get(last) == targets[t]
-            followed[last] = targets[t]
-    return found
+    found = total = 0
+    for x, y in scored_windows(ids, T, MAX_SCORED_IDS):
+        total += y.numel()
+        for inputs, targets in zip(x.tolist(), y.tolist(), strict=True):
+            followed: dict[tuple[int, ...], int] = {}
+            for t in range(context - 1, len(inputs)):
+                last = tuple(inputs[t + 1 - context : t + 1])
+                found += followed.get(last) == targets[t]
+                followed[last] = targets[t]
+    return found / total
