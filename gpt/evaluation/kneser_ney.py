@@ -3,8 +3,6 @@
 N: number of ids in the longest context, V: number of distinct ids.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +37,7 @@ class KneserNey:
 
     def __init__(self, ids: Ids, V: int, order: int) -> None:
         self.V, self.order = V, min(order, longest_context(V))
-        self._tables = [
-            _Table.of(keys, counts) for keys, counts in count_ngrams(ids, V, self.order)
-        ]
+        self._tables = [_Table(*counted) for counted in count_ngrams(ids, V, self.order)]
 
     def probabilities(self, ids: Ids) -> Doubles:
         """Return the probability of each id after the N ids before it, (len(ids) - N,).
@@ -63,24 +59,18 @@ class KneserNey:
         return p
 
 
-@dataclass(frozen=True)
 class _Table:
-    """The n-grams with contexts of one length. MAX_KEY follows the last key."""
+    """The n-grams with contexts of one length, from `count_ngrams`. MAX_KEY follows the last key.
 
-    keys: Integers  # ascending
-    discounted: Doubles  # count of each n-gram minus its discount
-    totals: Integers  # sums of the counts of all n-grams before each one
-    freed: Doubles  # sums of the discounts of all n-grams before each one
+    `totals` and `freed` are the sums of the counts, and of the discounts, before each n-gram.
+    """
 
-    @classmethod
-    def of(cls, keys: Integers, counts: Integers) -> "_Table":
+    def __init__(self, keys: Integers, counts: Integers) -> None:
         discounts = discounts_of(counts)
-        return cls(
-            np.append(keys, MAX_KEY),
-            np.append(counts - discounts, 0),
-            np.append(0, np.cumsum(counts)),
-            np.append(0, np.cumsum(discounts)),
-        )
+        self.keys = np.append(keys, MAX_KEY)
+        self.discounted = np.append(counts - discounts, 0)
+        self.totals = np.append(0, np.cumsum(counts))
+        self.freed = np.append(0, np.cumsum(discounts))
 
 
 def longest_context(V: int) -> int:
@@ -105,9 +95,10 @@ def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]
     """
     slices = spread_slices(max(len(ids) - order, 0), MAX_COUNTED_IDS)
     parts = [_keys_of(ids[part.start : part.stop + order], V, order) for part in slices]
-    tables = [_distinct(np.concatenate([np.zeros(0, np.int64), *parts]))]
+    keys = np.concatenate([np.zeros(0, np.int64), *parts])
+    tables = [np.unique(keys, return_counts=True)]
     for n in range(order, 0, -1):
-        tables.insert(0, _distinct(tables[0][0] % V**n))
+        tables.insert(0, np.unique(tables[0][0] % V**n, return_counts=True))
     return tables
 
 
@@ -118,13 +109,6 @@ def _keys_of(ids: Ids, V: int, order: int) -> Integers:
         keys *= V
         keys += ids[i : len(keys) + i]
     return keys
-
-
-def _distinct(keys: Integers) -> tuple[Integers, Integers]:
-    """Sort `keys` in place; return the distinct ones in ascending order, and their counts."""
-    keys.sort()
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[starts], np.diff(starts, append=len(keys))
 
 
 def discounts_of(counts: Integers) -> Doubles:

@@ -8,16 +8,17 @@ The script of the page reads these elements:
 """
 
 import base64
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpt.errors import UsageError
-from gpt.inspection.html_page import render_page
+from gpt.inspection.html_page import contents_of, render_page
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData, Tensors
 
+FOLDER = Path(__file__).with_name("page")
 # the files of each script, in the order in which they are joined
 PAGE_FILES = (
     "vocabulary.js",
@@ -52,7 +53,7 @@ def html_page(title: str, checkpoint: CheckpointData) -> bytes:
     header, weights = page_content(title, checkpoint)
     return render_page(
         "page",
-        folder=files("gpt.export") / "page",
+        folder=FOLDER,
         scripts=PAGE_FILES,
         title=title,
         header=header,
@@ -63,8 +64,7 @@ def html_page(title: str, checkpoint: CheckpointData) -> bytes:
 
 def worker_source() -> str:
     """Return the JavaScript that the page's worker runs."""
-    folder = files("gpt.export") / "page"
-    return "".join((folder / name).read_text("utf-8") for name in WORKER_FILES)
+    return contents_of([FOLDER / name for name in WORKER_FILES])
 
 
 def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:

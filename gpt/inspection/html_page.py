@@ -3,47 +3,40 @@
 import base64
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Any
+from pathlib import Path
 
 from gpt.text.display import in_one_line, symbol
 
-PAGE_TEMPLATES = files("gpt.inspection") / "templates"
+PAGE_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render_page(
-    name: str,
-    *,
-    folder: Traversable = PAGE_TEMPLATES,
-    scripts: Sequence[str] = (),
-    **values: object,
+    name: str, *, folder: Path = PAGE_TEMPLATES, scripts: Sequence[str] = (), **values: object
 ) -> bytes:
     """Render the template `name`.html in `folder`, with the style `name`.css and the `scripts`.
 
     jinja2 escapes all `values`, so that a text cannot become markup. The content security policy of
     the page allows no other style or script.
     """
-    from jinja2 import DictLoader, Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    def read(path: Traversable) -> str:
-        return path.read_text("utf-8")
-
-    templates = {
-        "layout.html": read(PAGE_TEMPLATES / "layout.html"),
-        f"{name}.html": read(folder / f"{name}.html"),
-    }
     environment = Environment(
-        loader=DictLoader(templates), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader([folder, PAGE_TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {"in_one_line": in_one_line, "symbol": symbol, "csp_hash": _csp_hash}
-    embedded: dict[str, Any] = {
-        "css": Markup(read(PAGE_TEMPLATES / "base.css") + read(folder / f"{name}.css")),
-        "js": Markup("".join(read(folder / script) for script in scripts)),
-    }
-    return environment.get_template(f"{name}.html").render(**embedded, **values).encode()
+    css = contents_of([PAGE_TEMPLATES / "base.css", folder / f"{name}.css"])
+    js = contents_of([folder / script for script in scripts])
+    template = environment.get_template(f"{name}.html")
+    return template.render(css=Markup(css), js=Markup(js), **values).encode()
+
+
+def contents_of(files: Sequence[Path]) -> str:
+    """Return the contents of UTF-8 files, one after the other."""
+    return "".join(file.read_text("utf-8") for file in files)
 
 
 def _csp_hash(content: str) -> str:
