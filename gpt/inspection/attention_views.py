@@ -89,18 +89,11 @@ def attention_page(
     """Return an HTML file that shows `analysis`, the attention of the model `title` to `text`.
 
     `chosen` are the layer and the head that are shown first, counted from 0.
-    """
-    data = {"title": title, "chosen": chosen, **_page_data(analysis, text, vocabulary)}
-    return render_page("attention", scripts=["attention.js"], data=data)
 
-
-def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the values that the script of the page uses, by name.
-
-    "weights" is base64 of little-endian uint16, where 65535 means 1: for each layer, head and query
-    position t, the weights on key positions 0 to t. "next" has a list for each position: pairs of a
-    likely next character and its probability. "actual" has a pair for each character after the
-    first: its predicted probability and its rank, from 1.
+    The script of the page reads `data`. "weights" is base64 of little-endian uint16, where 65535
+    means 1: for each layer, head and query position t, the weights on key positions 0 to t. "next"
+    has a list for each position: pairs of a likely next character and its probability. "actual" has
+    a pair for each character after the first: its predicted probability and its rank, from 1.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
@@ -111,13 +104,9 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     actual = p[:-1].gather(1, to_torch(ids[1:])[:, None])  # (T - 1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {name: symbol(name) for name in vocabulary.names}
-    tensors = {
-        "previous": analysis.previous,
-        "induction": analysis.induction,
-        "losses": analysis.losses,
-        "without": analysis.losses_without,
-    }
-    return {
+    data = {
+        "title": title,
+        "chosen": chosen,
         "text": vocabulary.names_of(ids),
         "unit": vocabulary.unit,
         "signs": {c: sign for c, sign in signs.items() if sign != c},
@@ -131,8 +120,12 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
             for likely, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
         ],
         "actual": [*zip(_rounded(actual[:, 0].tolist()), ranks.tolist(), strict=True)],
-        **{name: _rounded(tensor.tolist()) for name, tensor in tensors.items()},
+        "previous": _rounded(analysis.previous.tolist()),
+        "induction": _rounded(analysis.induction.tolist()),
+        "losses": _rounded(analysis.losses.tolist()),
+        "without": _rounded(analysis.losses_without.tolist()),
     }
+    return render_page("attention", scripts=["attention.js"], data=data)
 
 
 def _rounded(numbers: Any) -> Any:

@@ -4,7 +4,6 @@ For safety, the page contains the text as ids, and its script never inserts char
 """
 
 import base64
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +88,9 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         ),
     ]
     if report.outside:
-        lines.insert(1, ("outside", _outside(report)))
+        share = report.outside / (report.outside + report.characters)
+        outside = f"{report.outside:,} characters ({100 * share:.2f} %)"
+        lines.insert(1, ("outside", f"{outside} are not in the model's vocabulary"))
     if references:
         lines.append(("compared", f"{', '.join(references)}, each given the train split"))
     if copies := report.memorisation:
@@ -110,12 +111,6 @@ def _interval(report: EvaluationReport) -> str:
         f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f}): {100 * interval.confidence:.0f}"
         f" %, block bootstrap, blocks of {report.block:,} {report.unit}s"
     )
-
-
-def _outside(report: EvaluationReport) -> str:
-    total = report.outside + report.characters
-    share = report.outside / total if math.isfinite(total) else 0.0
-    return f"{report.outside:,} characters ({100 * share:.2f} %) are not in the model's vocabulary"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:

@@ -6,7 +6,7 @@ const T = characters.length;
 const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
 const chosen = { layer: data.chosen[0], head: data.chosen[1], t: T - 1, pinned: false };
 
-/** The attention weight of query position t on key position s; _page_data in attention_views.py has the order. */
+/** The attention weight of query position t on key position s; attention_page in attention_views.py has the order. */
 function weight(layer, head, t, s) {
   const i = ((layer * data.heads + head) * T * (T + 1)) / 2 + (t * (t + 1)) / 2 + s;
   return (bytes[2 * i] + 256 * bytes[2 * i + 1]) / 65535;
