@@ -240,7 +240,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("eval small --dynamic", 2, "--dynamic does not exist any more: a model does not learn"),
     ("eval small --by words", 2, "--by: expected position | script | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
-    ("explain Scalling", 2, "Scalling: no such lesson; did you mean scaling? The lessons are"),
+    ("explain Scalling", 2, "Scalling: no such lesson; lessons are counting, averaging"),
     ("explain folow", 2, "dropout, recipe, follow"),  # bug: follow was not in the list
     ("explain follow --run nowhere", 2, "nowhere: expected the folder of a run"),
     ("explain head --run nowhere", 2, "--run: only the lesson follow shows a trained model"),

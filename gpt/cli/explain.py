@@ -1,6 +1,5 @@
 """The command `gpt explain`: show a lesson about attention, or write it to a file."""
 
-import difflib
 import os
 import sys
 import textwrap
@@ -57,7 +56,10 @@ def explain(
         shown = to_terminal(cells, terminal_width(), colour=colour, answer=answer)
     after = dict(pairwise(LESSONS)).get(lesson)
     following = f"gpt explain {after}" if after else "gpt attend, with one of your runs"
-    _show_in_pager(f"{shown}\ncode: gpt/lessons/lesson_{lesson}.py; next: {following}")
+    import pydoc
+
+    os.environ.setdefault("LESS", "FRX")  # exit if the text fits; keep its colours and the screen
+    pydoc.pager(f"{shown}\ncode: gpt/lessons/lesson_{lesson}.py; next: {following}\n")
     if "✗" in shown:
         raise GPTError(f"{lesson}: a check fails; see the line that begins with ✗")
 
@@ -74,9 +76,7 @@ def _check_request(
     if lesson == TEXTBOOK and (write is None or write.suffix != ".py"):
         raise UsageError(f"{TEXTBOOK}: it is a program, not a lesson; add --write FILE.py")
     if lesson not in [None, TEXTBOOK, *LESSONS]:
-        near = difflib.get_close_matches(str(lesson).lower(), LESSONS, n=1)
-        meant = f"did you mean {near[0]}? The" if near else "the"
-        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
+        raise UsageError(f"{lesson}: no such lesson; lessons are {', '.join(LESSONS)}")
 
 
 def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: bool) -> None:
@@ -105,14 +105,3 @@ def _lessons(width: int) -> str:
         lines += textwrap.wrap(f"  {name:<15}{title}", width, subsequent_indent=" " * 17)
     whole = f"The whole model as one program: gpt explain {TEXTBOOK} --write FILE.py"
     return "\n".join([*lines, "", *textwrap.wrap(whole, width)])
-
-
-def _show_in_pager(text: str) -> None:
-    """Print `text`. On a terminal, use the command in the environment variable PAGER, or less."""
-    if not sys.stdout.isatty():
-        typer.echo(text)
-        return
-    import pydoc
-
-    os.environ.setdefault("LESS", "FRX")  # exit if the text fits; keep its colours and the screen
-    pydoc.pager(f"{text}\n")
