@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt.api.estimation import estimate as estimate
     from gpt.api.evaluation import analyze_attention as analyze_attention
     from gpt.api.evaluation import describe as describe
     from gpt.api.evaluation import evaluate as evaluate
     from gpt.api.exporting import export as export
+    from gpt.api.extras import estimate as estimate
     from gpt.api.model import Model as Model
     from gpt.api.model import load as load
     from gpt.api.run_comparison import compare as compare
@@ -34,7 +34,7 @@ MODULES = {  # the module that defines each name
     "analyze_attention": "evaluation",
     "compare": "run_comparison",
     "describe": "evaluation",
-    "estimate": "estimation",
+    "estimate": "extras",
     "evaluate": "evaluation",
     "export": "exporting",
     "load": "model",
