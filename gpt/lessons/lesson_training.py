@@ -99,11 +99,10 @@ table("one block: loss on val", by_rate, columns)
 
 
 # At a rate of 0.01 this small model needs neither. At 0.1 warmup gains 0.27, and clipping loses
-# 0.06. Larger models and unusual batches can need both; they cost almost nothing. `gpt train`
-# uses warmup, and clipping if train.grad_clip is above 0.
-#
-# `gpt train` does the same with more layers and steps. Its loop is gpt/training/trainer.py, a step
-# is gpt/training/step.py, and the rate is gpt/training/schedule.py.
+# 0.06. Larger models and unusual batches can need both; they cost almost nothing. `gpt train` does
+# the same with more layers and steps, uses warmup, and clips if train.grad_clip is above 0. Its
+# loop is gpt/training/trainer.py, a step is gpt/training/step.py, and the rate is
+# gpt/training/schedule.py.
 #
 # ## Exercises
 # 1. Forget to clear the gradients. Which check fails, and why?

@@ -45,13 +45,11 @@ class Cell:
 def read_lesson(name: str, run: str | None = None, text: str | None = None) -> list[Cell]:
     """Return the cells of the lesson `name`.
 
-    `run` and `text` set the constants RUN and TEXT of the lesson `follow`. If None, the lesson uses
-    the newest run and the start of its val split.
+    `run` and `text` are the values of the constants RUN and TEXT of the lesson `follow`.
     """
     source = Path(__file__).with_name(f"lesson_{name}.py").read_text("utf-8")
-    source = source.replace("RUN = None", f"RUN = {run!r}").replace(
-        "TEXT = None", f"TEXT = {text!r}"
-    )
+    source = source.replace("RUN = None", f"RUN = {run!r}")
+    source = source.replace("TEXT = None", f"TEXT = {text!r}")
     docstring, body = source[3:].split('"""\n', 1)
     cells = [Cell("markdown", f"# {name}: {LESSONS[name]}")]
     for is_prose, lines in groupby(body.splitlines(), lambda line: line.startswith("#")):
@@ -99,8 +97,7 @@ def to_terminal(cells: list[Cell], width: int, *, colour: bool, answer: bool) ->
         if cell.kind == "code":
             code = Syntax(cell.text, "python", background_color="default", word_wrap=True)
             console.print(Padding(code, (0, 0, 0, CODE_INDENT)), "")
-            printed = run_cell(cell.text, namespace)
-            if printed:
+            if printed := run_cell(cell.text, namespace):
                 console.print(Text(f"{printed}\n"), soft_wrap=True)
         elif cell.kind == "markdown" or answer:
             text = re.sub(r"\$+([^$]+)\$+", lambda m: _plain_formula(m[1]), cell.text)
@@ -141,9 +138,6 @@ def to_program(cells: list[Cell], *, answer: bool) -> str:
             lines = "\n".join(f"# {line}".rstrip() for line in cell.text.splitlines())
             parts.append(f"# %% [markdown]\n{lines}\n")
     return "\n".join(parts)
-
-
-# --- what lessons print ---
 
 
 def check(claim: str, got: Tensor | float | None, expected: Tensor | float) -> None:
