@@ -59,7 +59,14 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         else:
             run, texts[run.name] = _measure(path)
             compared.append(run)
-    _check_same_text(texts)
+    first = next(iter(texts), "")
+    for name, hashes in texts.items():
+        if hashes.isdisjoint(texts[first]):
+            raise UsageError(
+                f"the val texts of {first} and {name} differ (or, if a text is missing, the whole "
+                f"texts), so their losses cannot be compared; expected runs with the same val "
+                f"text. `gpt eval RUN TEXT` measures each run on another text"
+            )
     return compare_runs(compared)
 
 
@@ -170,15 +177,3 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
         config = specified.get(folder.resolve().name, config)
         config = config if config.train.minutes is not None else model.config
     return values(config)
-
-
-def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
-    """Raise UsageError if val texts differ. `texts` maps a run's name to hashes of its val text."""
-    first = next(iter(texts), "")
-    for name, text in texts.items():
-        if text.isdisjoint(texts[first]):
-            raise UsageError(
-                f"the val texts of {first} and {name} differ (or, if a text is missing, the whole "
-                f"texts), so their losses cannot be compared; expected runs with the same val "
-                f"text. `gpt eval RUN TEXT` measures each run on another text"
-            )

@@ -137,14 +137,8 @@ def evaluate_text(
 ) -> EvaluationReport:
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
-    Args:
-        model: the model, which is set to evaluation mode.
-        text: the text.
-        by: the properties by which to break the loss down, keys of LABELS.
-        surprise: whether to report losses and likely ids at the first MAX_SURPRISES positions.
-
-    Raises:
-        UsageError: an element of `by` is wrong.
+    The loss is broken down by each property in `by`, a key of LABELS; UsageError is raised for
+    another property. With `surprise`, the report has the field of that name.
     """
     for property_ in by:
         if property_ not in LABELS:

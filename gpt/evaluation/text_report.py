@@ -48,12 +48,9 @@ class TextReport:
 
 
 def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> TextReport:
-    """Measure a text, and return the report.
+    """Measure the text in `sources`, which can include a val text, and return the report.
 
-    Args:
-        sources: the text and, if there is one, the val text.
-        corpus: the text in the ids on which a model would be trained, which may be bytes.
-        text: the same text with one id for each distinct character.
+    A model would be trained on the ids of `corpus`; those of `text` stand for characters.
     """
     name = listed([source.name for source in sources], 1)
     with phase(f"{name}: counting characters"):

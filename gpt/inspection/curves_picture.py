@@ -62,7 +62,10 @@ def draw_curves(comparison: Comparison) -> Figure:
 
 
 def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
-    """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves."""
+    """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves.
+
+    The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or its first run.
+    """
     curves = [run.curve for run in row.runs if run.curve.steps]
     places = [np.array(getattr(curve, x_axis), float) for curve in curves]
     start, end = max(x[0] for x in places), min(x[-1] for x in places)
@@ -72,14 +75,10 @@ def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
         return
     losses = np.array([np.interp(grid, x, c.losses) for x, c in zip(places, curves, strict=True)])
     marker = "o" if len(grid) == 1 else None
-    (line,) = axes.plot(grid, losses.mean(0), marker=marker, label=_label(row), linewidth=1.5)
+    settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
+    text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
+    label = shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # `$` would begin a formula
+    (line,) = axes.plot(grid, losses.mean(0), marker=marker, label=label, linewidth=1.5)
     if len(curves) > 1:
         band = (losses.min(0), losses.max(0))
         axes.fill_between(grid, *band, color=line.get_color(), alpha=0.2, linewidth=0)
-
-
-def _label(row: Row) -> str:
-    """Return a legend: `row 2: C 64 (n = 3)`. Without settings, name the first run instead."""
-    settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
-    text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
-    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # `$` would begin a formula

@@ -46,7 +46,6 @@ class SweepRun:
     run: str
     seed: int
     val_loss: float | None = None
-    best_step: int | None = None
     error: str | None = None
 
 
@@ -206,14 +205,14 @@ def _train(
 
 
 def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRun:
-    """Return `result` with the val loss and the step of the best checkpoint of a finished run."""
+    """Return `result` with the val loss of the best checkpoint of a finished run."""
     best = read_checkpoint(run)
     loss = best.val_loss
     if loss is None:  # only a part of val was evaluated
         with phase(f"evaluating {result.run}"):
             model = load_model(best, select_device(device))
             loss = evaluate(model, scored_val(corpus))
-    return replace(result, val_loss=val_units(corpus).per_character(loss), best_step=best.step)
+    return replace(result, val_loss=val_units(corpus).per_character(loss))
 
 
 def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Sweep:
