@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.evaluation import baselines, kneser_ney
-from gpt.evaluation.baselines import ngram_loss
-from gpt.evaluation.kneser_ney import KneserNey, count_ngrams
+from gpt.evaluation import baselines
+from gpt.evaluation.baselines import KneserNey, count_ngrams, ngram_loss
 from gpt.text.vocabulary import Ids, Vocabulary
 
 V = 5
@@ -30,9 +29,9 @@ def slow_counts(ids: list[int], order: int) -> list[Counter[tuple[int, ...]]]:
 
 @given(TEXTS, st.integers(1, 3), st.sampled_from([7, 10**6]))
 def test_ngrams_are_counted_wherever_a_part_ends(ids, order, part):
-    spread = kneser_ney.spread_slices
+    spread = baselines.spread_slices
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kneser_ney, "spread_slices", lambda n, most: spread(n, most, part))
+        patch.setattr(baselines, "spread_slices", lambda n, most: spread(n, most, part))
         found = count_ngrams(array(ids), V, order)
     for n, (expected, (keys, counts)) in enumerate(
         zip(slow_counts(ids, order), found, strict=True)

@@ -102,15 +102,7 @@ def _log(path: Path) -> "ComparedRun":
             counted(unknown, "evaluation"),
         )
     assert curve.best_loss is not None
-    return ComparedRun(
-        name=str(path),
-        seed=None,
-        settings={},
-        text_sha256=None,
-        curve=curve,
-        loss=curve.best_loss,
-        parameters=parameters,
-    )
+    return ComparedRun(name=str(path), curve=curve, loss=curve.best_loss, parameters=parameters)
 
 
 def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":

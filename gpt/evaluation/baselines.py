@@ -1,4 +1,7 @@
-"""Losses of simple predictors, to compare a model with: n-gram models and compressors."""
+"""Losses of simple predictors, to compare a model with: n-gram models and compressors.
+
+N: number of ids in the longest context, V: number of distinct ids.
+"""
 
 import lzma
 import math
@@ -7,12 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt.evaluation.characters import spread_slices
-from gpt.evaluation.kneser_ney import KneserNey
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
+Integers = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+MAX_KEY = 2**63 - 1
+MAX_COUNTED_IDS = 2**25  # largest number of ids whose n-grams are counted; sorting takes 0.3 GB
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 PREDICTED_PART = 2**16  # number of ids in each part, if only parts of a large text are predicted
 KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 on average over tinyshakespeare, wikitext2
@@ -90,3 +98,109 @@ def _ppmd(content: bytes) -> bytes:
     encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
     compressed: bytes = encoder.encode(content) + encoder.flush()
     return compressed
+
+
+class KneserNey:
+    """N-gram model with modified Kneser-Ney smoothing.
+
+    Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
+    (TR-10-98), section 3. The count of an n-gram with the longest context is the number of its
+    occurrences. With shorter contexts, it is the number of distinct ids that precede the n-gram.
+    Each count is reduced by a discount D, which differs for counts of 1, of 2, and of 3 or more.
+    The probability that this frees is distributed by the prediction from a shorter context:
+
+        P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
+
+    Here total is the sum of the counts of all ids after the context; freed is the sum of discounts.
+    For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
+    counted, P_n is P_{n-1}.
+
+    If there are more than `MAX_COUNTED_IDS` ids, only evenly spread parts are counted. `order` is
+    N, the number of ids in the longest context; it is at most `longest_context(V)`.
+    """
+
+    def __init__(self, ids: Ids, V: int, order: int) -> None:
+        self.V, self.order = V, min(order, longest_context(V))
+        self._tables = [_Table(*counted) for counted in count_ngrams(ids, V, self.order)]
+
+    def probabilities(self, ids: Ids) -> Doubles:
+        """Return the probability of each id after the N ids before it, (len(ids) - N,).
+
+        The first N ids are not predicted.
+        """
+        M = max(len(ids) - self.order, 0)
+        keys, p = np.zeros(M, np.int64), np.full(M, 1 / self.V)
+        for n, table in enumerate(self._tables):
+            keys += ids[self.order - n :][:M].astype(np.int64) * self.V**n
+            contexts = keys // self.V
+            start = table.keys.searchsorted(contexts * self.V)
+            end = table.keys.searchsorted((contexts + 1) * self.V)
+            place = table.keys.searchsorted(keys)
+            discounted = np.where(table.keys[place] == keys, table.discounted[place], 0)
+            total = table.totals[end] - table.totals[start]
+            freed = table.freed[end] - table.freed[start]
+            p = np.where(total > 0, (discounted + freed * p) / np.maximum(total, 1), p)
+        return p
+
+
+class _Table:
+    """The n-grams with contexts of one length, from `count_ngrams`. MAX_KEY follows the last key.
+
+    `totals` and `freed` are the sums of the counts, and of the discounts, before each n-gram.
+    """
+
+    def __init__(self, keys: Integers, counts: Integers) -> None:
+        discounts = discounts_of(counts)
+        self.keys = np.append(keys, MAX_KEY)
+        self.discounted = np.append(counts - discounts, 0)
+        self.totals = np.append(0, np.cumsum(counts))
+        self.freed = np.append(0, np.cumsum(discounts))
+
+
+def longest_context(V: int) -> int:
+    """Return the longest context, in ids, whose n-grams over `V` distinct ids fit into 63 bits.
+
+    >>> longest_context(65), longest_context(7000)
+    (9, 3)
+    """
+    n = 0
+    while V ** (n + 2) <= MAX_KEY and V > 1:
+        n += 1
+    return n
+
+
+def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]]:
+    """Count the n-grams of `ids` that have 0 to `order` ids of context.
+
+    An n-gram is a context and the id after it. Its key is a number in base V whose digits are its
+    ids. N-grams with shorter contexts are derived from those with longer ones, so the text is read
+    and sorted only once. Return, for each context length from 0 to `order`, the keys of the
+    distinct n-grams in ascending order, and their counts.
+    """
+    slices = spread_slices(max(len(ids) - order, 0), MAX_COUNTED_IDS)
+    parts = [_keys_of(ids[part.start : part.stop + order], V, order) for part in slices]
+    keys = np.concatenate([np.zeros(0, np.int64), *parts])
+    tables = [np.unique(keys, return_counts=True)]
+    for n in range(order, 0, -1):
+        tables.insert(0, np.unique(tables[0][0] % V**n, return_counts=True))
+    return tables
+
+
+def _keys_of(ids: Ids, V: int, order: int) -> Integers:
+    """Return the keys of all n-grams of `ids` with `order` ids of context, in text order."""
+    keys = np.zeros(len(ids) - order, np.int64)
+    for i in range(order + 1):
+        keys *= V
+        keys += ids[i : len(keys) + i]
+    return keys
+
+
+def discounts_of(counts: Integers) -> Doubles:
+    """Return the discount of each of `counts`, the counts of all n-grams of one length."""
+    discounts = np.array([0.5, 1.0, 1.5])  # defaults for counts of 1, of 2, and of 3 or more
+    n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
+    if n1 and n2 and n3 and n4:
+        y = n1 / (n1 + 2 * n2)
+        estimates = [1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3]
+        discounts = np.clip(estimates, 0.1, [1.0, 1.9, 2.9])
+    return np.array([0, *discounts]).take(counts, mode="clip")

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -25,7 +25,7 @@ from gpt.evaluation.intervals import (
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparedRun:
     """Settings and results of a run, or the curve of a log that another program wrote.
 
@@ -33,9 +33,9 @@ class ComparedRun:
     """
 
     name: str  # folder of the run, or name of the log
-    seed: int | None  # None for a log
-    settings: dict[str, Any]  # by dotted key; empty for a log
-    text_sha256: str | None  # hash of the run's text
+    seed: int | None = None  # None for a log
+    settings: dict[str, Any] = field(default_factory=dict)  # by dotted key; empty for a log
+    text_sha256: str | None = None  # hash of the run's text
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
     parameters: int | None = None

@@ -33,7 +33,7 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
     rows, tables = comparison.rows, list[PlainTable]()
     keys = [*dict.fromkeys(key for row in rows for key in row.settings)]
     cells = [
-        [shown(_value(_rounded(row.settings.get(key, "-"))), MAX_VALUE_CHARACTERS) for key in keys]
+        [shown(_value(row.settings.get(key, "-")), MAX_VALUE_CHARACTERS) for key in keys]
         for row in rows
     ]
     numbers = [str(row.number) for row in rows]
@@ -100,11 +100,8 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
 
 
-def _rounded(value: Any) -> Any:
-    """Round a float to three significant digits."""
-    return float(f"{value:.3g}") if isinstance(value, float) else value
-
-
 def _value(value: Any) -> str:
-    """Format the value of a setting as JSON, or as plain text if it is a string."""
+    """Format the value of a setting: a float with three digits, a string as it is, else JSON."""
+    if isinstance(value, float):
+        value = float(f"{value:.3g}")
     return value if isinstance(value, str) else json.dumps(value)

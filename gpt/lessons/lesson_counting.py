@@ -102,7 +102,7 @@ print(repr("".join(characters[i] for i in written)))
 # prediction from n - 1 characters. This one counts not how often a character came, but after how
 # many *different* ones: 'Francisco' is frequent, but only after 'San'. From n = 2 on it beats the
 # ladder, whose models train for 300 steps only. `gpt eval` compares a trained model with it.
-from gpt.evaluation.kneser_ney import KneserNey
+from gpt.evaluation.baselines import KneserNey
 
 ngrams = {}
 for n in (0, 1, 2, 4, 8):

@@ -4,6 +4,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -73,30 +74,29 @@ def choose_config(
     return config, probed if ranks.size == 1 else None
 
 
+@dataclass
 class _Chooser:
-    """Measures sizes and chooses one; for the arguments see `choose_config`."""
+    """Measures sizes and chooses one; for the fields see `choose_config`."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        base: Config,
-        clock: Callable[[], float],
-        should_stop: Callable[[], bool],
-        ranks: Ranks,
-    ) -> None:
-        self.corpus, self.base, self.clock = corpus, base, clock
-        self.should_stop, self.ranks = should_stop, ranks
-        self.device = select_device(base.device)
-        given = explicit(base)
+    corpus: Corpus
+    base: Config
+    clock: Callable[[], float]
+    should_stop: Callable[[], bool]
+    ranks: Ranks
+    measured: dict[Size, tuple[Config, Seconds]] = field(default_factory=dict)  # by `measure_size`
+
+    def __post_init__(self) -> None:
+        self.device = select_device(self.base.device)
+        given = explicit(self.base)
         self.kept = {key: value for key, value in given.items() if key != "train.steps"}
-        self.train_characters = len(corpus.train)
-        self.val_characters = len(corpus.val) - 1  # those that are scored
-        V = len(corpus.vocabulary)
-        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=ranks)
-        self.measured: dict[Size, tuple[Config, Seconds]] = {}  # by `measure_size`
+        self.train_characters = len(self.corpus.train)
+        self.val_characters = len(self.corpus.val) - 1  # those that are scored
+        V = len(self.corpus.vocabulary)
+        self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         with phase("measuring how much the text repeats itself"):
-            may_copy = not {"n_head", "head_size", "key_offset"} & base.model.model_fields_set
-            self.repeats = may_copy and repeats_much(corpus, _context(corpus, base, SIZES[0]))
+            may_copy = not {"n_head", "head_size", "key_offset"} & self.base.model.model_fields_set
+            T = _context(self.corpus, self.base, SIZES[0])
+            self.repeats = may_copy and repeats_much(self.corpus, T)
 
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure sizes until one is too slow; return the config for the size before it.

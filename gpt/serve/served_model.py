@@ -68,7 +68,9 @@ class ServedModel:
         Raises:
             HTTPException: it has more than MAX_MARKS combining characters in a row.
         """
-        if (marks := _most_marks(text)) > MAX_MARKS:
+        rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
+        marks = max((len([*row]) for is_combining, row in rows if is_combining), default=0)
+        if marks > MAX_MARKS:
             message = f"{field}: expected at most {MAX_MARKS} combining characters in a row"
             raise HTTPException(400, f"{message}, got {marks}; leave some out")
         return normalized(text, self.vocabulary)
@@ -86,9 +88,3 @@ class ServedModel:
         if outside := [id_ for id_ in ids if not 0 <= id_ < V]:
             message = f"{field}: expected ids from 0 to {V - 1}, got {outside[0]}"
             raise HTTPException(400, message)
-
-
-def _most_marks(text: str) -> int:
-    """Return the largest number of combining characters in a row."""
-    rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
-    return max((len([*row]) for is_combining, row in rows if is_combining), default=0)
