@@ -21,21 +21,16 @@ from gpt.evaluation.text_report import find_duplicates
 from gpt.inspection.text_views import text_table
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.text.vocabulary import Vocabulary
 from tests.conftest import HANGS_S, PANGRAM
 from tests.test_text import any_text
 
 words = st.text("ab \n", min_size=1, max_size=200)
 
 
-def ids_of(text: str) -> tuple[Ids, str]:
-    """The ids of a text, and the characters that they stand for."""
-    vocabulary = Vocabulary.of(text)
-    return vocabulary.encode(text), vocabulary.characters
-
-
 def counted(text: str) -> CountedText:
-    return CountedText(*ids_of(text))
+    vocabulary = Vocabulary.of(text)
+    return CountedText(vocabulary.encode(text), vocabulary)
 
 
 def write(text: str, name: str = "text.txt") -> str:

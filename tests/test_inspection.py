@@ -104,7 +104,7 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger():
     analysis, _ = analysis_of("to be or")
     analysis.weights[0, 0, 7] = torch.tensor([0.01, 0.1, 0.3, 0.59, 0, 0, 0, 0])
     analysis.weights[0, 0, 0, 0] = 1
-    rows = rows_of(draw_head(analysis, "to be or", "t", layer=0, head=0))
+    rows = rows_of(draw_head(analysis, "to be or", "t"))
     assert rows[0] == "t ██"
     assert rows[7] == "r ··░░▒▒▓▓········"
 
@@ -113,7 +113,7 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger():
 def test_marks_that_take_no_column_shift_none(text):
     """Bug: Thai vowels and joiners counted as a column, and the cells and labels shifted."""
     analysis, _ = analysis_of(text)
-    *rows, keys = draw_head(analysis, text, "t", layer=0, head=0).split("\n\n")[1].splitlines()
+    *rows, keys = draw_head(analysis, text, "t").split("\n\n")[1].splitlines()
     marks = {"Mn", "Me", "Cf"}
     widths = [sum(unicodedata.category(c) not in marks for c in row) for row in (*rows, keys)]
     margin = max(sum(unicodedata.category(c) not in marks for c in symbol(c)) for c in text) + 1
@@ -128,7 +128,7 @@ def test_marks_that_take_no_column_shift_none(text):
 )
 def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text, width):
     analysis, _ = analysis_of(text)
-    shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width)
+    shown = draw_head(analysis, text, "a run\x1b[2J", width=width)
     assert shown == visible(shown)
     for line in shown.splitlines():
         assert cell_len(line) <= width

@@ -81,9 +81,7 @@ def attend(
         from gpt.inspection.attention_views import draw_head
 
         width, unit = terminal_width(), vocabulary.unit
-        layer, head = chosen
-        shown = draw_head(analysis, names, title, layer=layer, head=head, width=width, unit=unit)
-        typer.echo(shown)
+        typer.echo(draw_head(analysis, names, title, chosen, width=width, unit=unit))
         return
     ellipsis = "…" if len(text) > TITLE_CHARACTERS else ""
     title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{ellipsis}”"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt.text.vocabulary import Ids, code_points
+from gpt.text.vocabulary import Ids, Vocabulary
 
 RARE_COUNT = 10  # number of occurrences below which a character is rare
 RARE = f"rare, fewer than {RARE_COUNT} times each"  # kind of the rare characters
@@ -75,14 +75,14 @@ class Findings:
 class CountedText:
     """A text and the counts of its characters.
 
-    `characters` are distinct and sorted. `ids` are the indices of the text's characters in them.
+    `ids` are the text's characters by `vocabulary`, which is not one of bytes.
     """
 
-    def __init__(self, ids: Ids, characters: str) -> None:
-        self.ids, self.characters = ids, characters
+    def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
+        self.ids, self.vocabulary = ids, vocabulary
+        characters = self.characters = vocabulary.characters
         # for each of `characters`, its count and the position of its first occurrence
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
-        self._code_points = code_points(characters)
         newline, newlines = characters.find("\n"), []
         for start in range(0, len(ids), PART_IDS):
             part = ids[start : start + PART_IDS]
@@ -97,8 +97,7 @@ class CountedText:
 
     def text(self, start: int, end: int) -> str:
         """Return the characters from `start` to `end` - 1, without positions outside the text."""
-        part = self.ids[max(start, 0) : max(end, 0)]
-        return str(self._code_points[part].tobytes(), "utf-32-le")
+        return self.vocabulary.decode(self.ids[max(start, 0) : max(end, 0)])
 
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.

@@ -54,8 +54,8 @@ def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> Te
     """
     name = listed([source.name for source in sources], 1)
     with phase(f"{name}: counting characters"):
-        count = CountedText(text.ids, text.vocabulary.characters)
-        val = CountedText(text.val, count.characters)
+        count = CountedText(text.ids, text.vocabulary)
+        val = CountedText(text.val, text.vocabulary)
         rare = rare_characters(count)
     with phase(f"{name}: looking for damaged characters"):
         suspicious = find_suspicious(count)

@@ -104,9 +104,6 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
 
     If an export to a new folder is interrupted, `out` does not exist.
     """
-    for name in contents:
-        if (out / name).is_dir():
-            raise UsageError(f"{out / name}: expected a file, got a folder; choose another --out")
     place = out if out.is_dir() else out.parent
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:

@@ -27,22 +27,21 @@ def draw_head(
     analysis: AttentionAnalysis,
     text: Sequence[str],
     title: str,
+    chosen: tuple[int, int] = (0, 0),
     *,
-    layer: int,
-    head: int,
     width: int = 80,
     unit: str = "character",
 ) -> str:
-    """Draw the weights of a head as lines of at most `width` columns.
+    """Draw the weights of the head `chosen` as lines of at most `width` columns.
 
     Rows are query positions, columns key positions. A larger weight covers more of its cell. If
     the text is too long for `width`, only its first characters are shown. Their weights do not
-    depend on the later characters, because attention is causal. `layer` and `head` are counted
-    from 0. `unit` is the noun for an element of `text`: `character` or `byte`.
+    depend on the later characters, because attention is causal. `chosen` are a layer and a head,
+    counted from 0. `unit` is the noun for an element of `text`: `character` or `byte`.
     """
     from rich.cells import cell_len, set_cell_size
 
-    n_layer, H, T, _ = analysis.weights.shape
+    (n_layer, H, T, _), (layer, head) = analysis.weights.shape, chosen
     signs = [symbol(c) for c in text]
     margin = max(map(cell_len, signs)) + 1
     has_wide = any(cell_len(sign) == 2 for sign in signs)

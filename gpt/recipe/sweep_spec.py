@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_serializer
 
-from gpt.config.load import Override, assignment, load_config, typed_value
+from gpt.config.load import Override, assignment, load_config
 from gpt.config.removed import cannot_resume, upgraded
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
@@ -115,7 +115,7 @@ def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
         settings that have several values.
 
     Raises:
-        ConfigError: a list is empty, has no value between two commas, or has a value twice.
+        ConfigError: a list is empty, or has no value between two commas.
     """
     several: dict[str, list[str]] = {}
     for change in changes:
@@ -162,13 +162,9 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
         return None
     if _accepts(key, value):
         return None
-    origin = f"--set {key}={shown(', '.join(texts) or '[]')}"
     if not texts or not all(texts):
-        raise ConfigError(f"{origin}: expected a value before and after each comma, got none")
-    parsed = [typed_value(key, each) for each in texts]
-    for i, each in enumerate(parsed):
-        if each in parsed[:i]:
-            raise ConfigError(f"{origin}: expected distinct values, got {each!r} twice")
+        given = shown(", ".join(texts) or "[]")
+        raise ConfigError(f"--set {key}={given}: expected a value beside each comma, got none")
     return texts
 
 
