@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,36 +120,35 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 
         model = load(folder)
     config, vocabulary = model.config, model.vocabulary
-    characters_per_step = config.train.batch_size * config.model.T
-    whole = f"{model.checkpoint.text_sha256} {config.data.val_fraction}"
-    run = ComparedRun(
-        name=str(from_here(folder)),
-        seed=config.seed,
-        settings=_settings(folder, model),
-        text_sha256=model.checkpoint.text_sha256,
-        curve=read_curve(folder, characters_per_step),
-        loss=math.nan,
-        parameters=parameter_count(config.model, len(vocabulary)),
-    )
+    name, text_sha256 = str(from_here(folder)), model.checkpoint.text_sha256
+    curve = read_curve(folder, config.train.batch_size * config.model.T)
+    hashes, block, blocks = {f"{text_sha256} {config.data.val_fraction}"}, 0, list[float]()
     try:
         text = val_text(run_text(model))
     except GPTError as error:
         loss = model.checkpoint.val_loss
         if loss is None or vocabulary.is_bytes:  # the loss is unknown, or per byte
-            raise type(error)(f"{run.name}: its text is needed to compare it: {error}") from None
+            raise type(error)(f"{name}: its text is needed to compare it: {error}") from None
         notice = "%s: its text cannot be read (%s), so the val loss recorded in training is shown"
-        log.warning(notice, run.name, error)
-        return replace(run, loss=loss), frozenset({whole})
-    with phase(f"scoring {run.name}"), default_modes():
-        blocks, loss = block_losses(model.module, text)
-    scored = replace(
-        run,
-        curve=run.curve.scaled(text.units.ids / text.units.characters),
+        log.warning(notice, name, error)
+    else:
+        with phase(f"scoring {name}"), default_modes():
+            sums, loss = block_losses(model.module, text)
+        curve = curve.scaled(text.units.ids / text.units.characters)
+        hashes.add(text.sha256())
+        block, blocks = sums.length, sums.means()
+    run = ComparedRun(
+        name=name,
+        seed=config.seed,
+        settings=_settings(folder, model),
+        text_sha256=text_sha256,
+        curve=curve,
         loss=loss,
-        block=blocks.length,
-        blocks=blocks.means(),
+        parameters=parameter_count(config.model, len(vocabulary)),
+        block=block,
+        blocks=blocks,
     )
-    return scored, frozenset({text.sha256(), whole})
+    return run, frozenset(hashes)
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
