@@ -1,7 +1,7 @@
 """Character-level GPT for transformers. `gpt export --to huggingface` writes this file.
 
-README.md shows how to load the model. It is a GPT-2 with more options: see CharacterGPTConfig. An
-ensemble has several members, whose probabilities are averaged.
+README.md shows how to load the model. The model is a GPT-2 with more options: see
+CharacterGPTConfig. An ensemble has several members, whose probabilities are averaged.
 
 Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, V vocabulary size. A query
 or key has `hs` channels (`head_size`). A value has `vs` channels (`value_size`).
