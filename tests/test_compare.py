@@ -19,7 +19,7 @@ from gpt.evaluation.intervals import (
     welch_interval,
 )
 from gpt.evaluation.scored_text import score_text, val_text
-from gpt.inspection.curves_picture import draw_curves
+from gpt.inspection.pictures import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small

@@ -159,7 +159,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
     corpus = load_corpus(open_source(str(text_file)))
     extras = Extras(draw_attention=draw_attention)
     train(small(model__ensemble=2), corpus, Path("r"), extras=extras)
-    from gpt.inspection.attention_picture import draw_heads, png
+    from gpt.inspection.pictures import draw_heads, png
 
     (event,) = events_of(Path("r")).Images("visualization/attention")
     member = load("r", "last").members[0]

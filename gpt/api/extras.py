@@ -110,7 +110,7 @@ def training_extras() -> "Extras":
 def draw_attention(model: "LanguageModel", corpus: "Corpus", excerpt: "Ids", title: str) -> bytes:
     """Return a PNG of the attention weights of all heads on `excerpt`, with a title."""
     # importing matplotlib takes a second
-    from gpt.inspection.attention_picture import draw_heads, png
+    from gpt.inspection.pictures import draw_heads, png
     from gpt.model.attention_maps import attend
     from gpt.model.ensemble import members_of
     from gpt.text.batches import to_torch

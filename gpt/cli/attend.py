@@ -87,7 +87,7 @@ def attend(
     title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{ellipsis}”"
     if is_picture:
         with phase("drawing"):
-            from gpt.inspection.attention_picture import draw_heads, png
+            from gpt.inspection.pictures import draw_heads, png
 
             content = png(draw_heads(analysis, names, title))
     else:

@@ -51,8 +51,7 @@ def compare(
     comparison = api.compare(runs)
     if out is not None:
         with phase("drawing"):
-            from gpt.inspection.attention_picture import png
-            from gpt.inspection.curves_picture import draw_curves
+            from gpt.inspection.pictures import draw_curves, png
 
             write_atomically(out, [png(draw_curves(comparison))])
     if as_json:
