@@ -11,7 +11,7 @@ from scipy import stats
 from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
-from gpt.evaluation.curves import read_curve, read_nanogpt_log
+from gpt.evaluation.comparison import read_curve, read_nanogpt_log
 from gpt.evaluation.intervals import (
     BlockSums,
     Interval,

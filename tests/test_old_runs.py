@@ -10,7 +10,7 @@ import gpt as package
 from gpt.config.load import load_config
 from gpt.config.removed import REMOVED_SETTINGS
 from gpt.errors import ConfigError
-from gpt.evaluation.curves import read_curve
+from gpt.evaluation.comparison import read_curve
 from gpt.runs.folder import list_runs
 from tests.conftest import rehash, small
 

@@ -89,8 +89,7 @@ def _paths(name: str) -> list[Path]:
 
 def _log(path: Path) -> "ComparedRun":
     """Read a log that nanoGPT printed; its val losses are estimates on random windows."""
-    from gpt.evaluation.comparison import ComparedRun
-    from gpt.evaluation.curves import read_nanogpt_log
+    from gpt.evaluation.comparison import ComparedRun, read_nanogpt_log
 
     curve, parameters = read_nanogpt_log(path)
     log.warning("%s: the text of this log is unknown; its losses are in nats per token", path)
@@ -113,8 +112,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     """
     with phase("loading the model"):
         from gpt.device import default_modes
-        from gpt.evaluation.comparison import ComparedRun
-        from gpt.evaluation.curves import read_curve
+        from gpt.evaluation.comparison import ComparedRun, read_curve
         from gpt.evaluation.scored_text import block_losses, val_text
         from gpt.model.shapes import parameter_count
 

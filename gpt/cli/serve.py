@@ -5,14 +5,7 @@ import sys
 
 import typer
 
-from gpt.cli.options import (
-    AnyDevice,
-    DebugFlag,
-    RunName,
-    WhichCheckpoint,
-    option,
-    wrapped,
-)
+from gpt.cli.options import AnyDevice, DebugFlag, RunName, WhichCheckpoint, option, wrapped
 from gpt.errors import GPTError, Interrupted, UsageError
 from gpt.status import phase
 from gpt.text.display import visible

@@ -11,13 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gpt.model.attention_maps import (
-    Attention,
-    attend,
-    attend_text,
-    blocks_of,
-    run_with_streams,
-)
+from gpt.model.attention_maps import Attention, attend, attend_text, blocks_of, run_with_streams
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch

@@ -22,11 +22,7 @@ from gpt.recipe.table import SIZES, Choice, Size, context_length, step_character
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
-from gpt.training.memory_estimate import (
-    check_training_memory,
-    fits,
-    with_fewest_micro_batches,
-)
+from gpt.training.memory_estimate import check_training_memory, fits, with_fewest_micro_batches
 from gpt.training.stopwatch import CHARACTER, PROBE_S, Seconds, Stopwatch
 from gpt.training.time_budget import TimeBudget
 
