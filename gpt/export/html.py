@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpt.errors import UsageError
-from gpt.inspection.html_page import contents_of, render_page
+from gpt.inspection.output import contents_of, render_page
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData, Tensors
 

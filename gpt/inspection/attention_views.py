@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpt.evaluation.head_analysis import AttentionAnalysis
-from gpt.inspection.html_page import render_page
+from gpt.inspection.output import render_page
 from gpt.tables import render
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol, visible

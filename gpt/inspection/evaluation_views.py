@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport, Surprise
-from gpt.inspection.html_page import render_page
+from gpt.inspection.output import render_page
 from gpt.tables import PlainTable, fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
 
