@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.evaluation.characters import name_of
-from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport, Surprise
+from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
 from gpt.inspection.output import render_page
 from gpt.tables import PlainTable, fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
@@ -114,39 +114,22 @@ def _interval(report: EvaluationReport) -> str:
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
-    """Return an HTML file that shows `report`. Its `surprise` must not be None."""
+    """Return an HTML file that shows `report`. Its `surprise` must not be None.
+
+    The script of the page reads `data`. "pages" has a string for each page of the text. It is
+    base64 of the fields `ids`, `likely`, `millinats` and `roots` of `Surprise`, in little-endian
+    numbers. An id has "width" bytes.
+    """
     surprise = report.surprise
     assert surprise is not None
-    shown = len(surprise.ids)
-    return render_page(
-        "evaluation",
-        scripts=["evaluation.js"],
-        report=report,
-        run=title,
-        fields=report_lines(report),
-        tables=report_tables(report),
-        curve=surprise.curve(CURVE_POINTS),
-        shown=shown,
-        pages=-(-shown // PAGE_IDS),
-        clamped=CLAMPED_NATS,
-        data=_page_data(surprise),
-    )
-
-
-def _page_data(surprise: Surprise) -> dict[str, Any]:
-    """Return the values that the script of the page uses, by name.
-
-    "pages" has a string for each page of the text. It is base64 of the fields `ids`, `likely`,
-    `millinats` and `roots` of `Surprise`, in little-endian numbers. An id has "width" bytes.
-    """
-    names = surprise.vocabulary.names
+    names, n = surprise.vocabulary.names, len(surprise.ids)
     signs = {name: symbol(name) for name in names}
     id_type = np.min_scalar_type(len(names) - 1).newbyteorder("<")
     ids, likely = (each.astype(id_type) for each in (surprise.ids, surprise.likely))
     columns: list[NDArray[Any]] = [ids, likely, surprise.millinats.astype("<u2"), surprise.roots]
-    starts = range(0, len(ids), PAGE_IDS)
-    return {
-        "n": len(ids),
+    starts = range(0, n, PAGE_IDS)
+    data = {
+        "n": n,
         "k": likely.shape[1],
         "width": id_type.itemsize,
         "page": PAGE_IDS,
@@ -158,6 +141,19 @@ def _page_data(surprise: Surprise) -> dict[str, Any]:
         "titles": [name_of(name) if len(name) == 1 else name for name in names],
         "unit": surprise.vocabulary.unit,
     }
+    return render_page(
+        "evaluation",
+        scripts=["evaluation.js"],
+        report=report,
+        run=title,
+        fields=report_lines(report),
+        tables=report_tables(report),
+        curve=surprise.curve(CURVE_POINTS),
+        shown=n,
+        pages=len(starts),
+        clamped=CLAMPED_NATS,
+        data=data,
+    )
 
 
 def _base64(columns: list[NDArray[Any]]) -> str:

@@ -16,7 +16,7 @@ function element(name, className, text = "") {
   return made;
 }
 
-/** Decode a page, which _page_data in evaluation_views.py encoded. */
+/** Decode a page, which evaluation_page in evaluation_views.py encoded. */
 function decode(number) {
   const bytes = Uint8Array.from(atob(data.pages[number]), (c) => c.charCodeAt(0));
   const n = Math.min(data.page, data.n - number * data.page);
