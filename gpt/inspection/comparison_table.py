@@ -45,7 +45,12 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
         tables.append((["setting", *numbers], lines, "l" + "r" * len(rows)))
     tables.append(_results(comparison))
     if comparison.differences:
-        tables.append(_differences(comparison))
+        differences = [
+            (str(each.row), f"{each.difference:+.4f}", _interval(each.text), _interval(each.seeds))
+            for each in comparison.differences
+        ]
+        heading = ("row", "minus row 1", "95 % by text", "95 % by seeds")
+        tables.append((heading, differences, "rrrr"))
     return tables
 
 
@@ -66,14 +71,6 @@ def _results(comparison: Comparison) -> PlainTable:
             _number(row.parameters, ","),
         ])  # fmt: skip
     return heading, lines, "r" * len(heading)
-
-
-def _differences(comparison: Comparison) -> PlainTable:
-    lines = [
-        (str(each.row), f"{each.difference:+.4f}", _interval(each.text), _interval(each.seeds))
-        for each in comparison.differences
-    ]
-    return ("row", "minus row 1", "95 % by text", "95 % by seeds"), lines, "rrrr"
 
 
 def _legend(comparison: Comparison) -> list[str]:
