@@ -237,7 +237,6 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("attend --text a --out a.jpg", 2, "a.jpg: expected a name that ends in .png or .html"),
     ("attend --text a --out full.png", 2, "full.png: expected a new name or a plain file"),
     ("attend --text aaaaaaaaaaaaaa", 2, "model.T = 13 characters"),
-    ("data one.txt --html b.html", 2, "--html does not exist any more: use --json"),
     ("eval small --dynamic", 2, "--dynamic does not exist any more: a model does not learn"),
     ("eval small --by words", 2, "--by: expected position | script | character, got"),
     ("eval small one.txt", 1, "one.txt: expected at least 2 characters of the model's vocabulary"),
@@ -250,6 +249,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
     ("data", 2, "expected a TEXT"),
     ("data one.txt --set data.encodign=cp1252", 2, "did you mean data.encoding?"),
+    ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
 ]
 
 

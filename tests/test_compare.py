@@ -307,6 +307,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder, gpt):
         ("compare", folder / "sweep", "--out", "old.png"),
         ("eval", folder / "bytes", "--html", "old.html"),
         ("attend", folder / "bytes", "--text", "a", "--out", "old.html"),
+        ("data", folder / "text.txt", "--html", "old.html"),
         ("export", folder / "bytes", "--to", "html", "--out", "old.html"),
     )
     for command in commands:

@@ -18,7 +18,7 @@ from gpt.config.schema import DataConfig
 from gpt.evaluation import characters, text_report
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates
-from gpt.inspection.text_views import text_table
+from gpt.inspection.text_views import text_page, text_table
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
@@ -204,12 +204,23 @@ def test_any_text_is_described_within_the_width(text, width):
     for line in text_table(report, width).splitlines():
         assert cell_len(line) <= width
         assert all(unicodedata.category(c) not in ("Cc", "Zl", "Zp") for c in line)
+    json.dumps(text_page(report).decode())
+
+
+def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text():
+    hostile = "</style><script>alert(1)</script>&amp;\x1b[31m \u202e<img src=x>"
+    report = api.describe(write((hostile + PANGRAM) * 31, "<b>a&b.txt"))
+    page = text_page(report).decode()
+    assert not [tag for tag in ("<script", "<img", "<b>", "\x1b", "\u202e") if tag in page]
+    assert "&lt;b&gt;a&amp;b.txt" in page
+    assert f"{report.characters:,} in {report.lines:,} lines" in page
+    assert "http" not in page.replace("http-equiv", "")
 
 
 # --- the command ---
 
 
-def test_the_command_prints_a_table_and_json(gpt):
+def test_the_command_prints_a_table_json_and_a_page(gpt):
     name = write(PANGRAM * 99)
     code, out, _ = gpt("data", name)
     report = api.describe(name)
@@ -219,16 +230,19 @@ def test_the_command_prints_a_table_and_json(gpt):
     assert (code, told["V"]) == (0, 256)
     assert told["duplicate_share"] > 0.8
     assert "of the val text also occurs in train" in told["warnings"][0]
+    code, out, _ = gpt("data", name, "--html", "page.html")
+    assert (code, out) == (0, "page.html\n")
+    assert Path("page.html").read_bytes() == text_page(report)
 
 
 def test_the_command_needs_no_torch():
     write(PANGRAM * 9)
     program = (
         "import sys\nsys.modules['torch'] = None\n"
-        "sys.argv = ['gpt', 'data', 'text.txt']\n"
+        "sys.argv = ['gpt', 'data', 'text.txt', '--html', 'page.html']\n"
         f"from gpt import status\nstatus.DELAY_S = {HANGS_S}\n"
         "from gpt.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "distinct characters" in done.stdout
+    assert Path("page.html").stat().st_size > 1000

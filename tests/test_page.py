@@ -1,4 +1,4 @@
-"""The page of `gpt attend`, by mouse, finger and keyboard in a real browser."""
+"""The pages of `gpt attend`, by mouse, finger and keyboard, and of `gpt data` in a real browser."""
 
 import os
 import re

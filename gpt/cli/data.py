@@ -1,22 +1,28 @@
 """The command `gpt data`: report what is in a text."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
+    OverwriteFlag,
     Settings,
     TextNames,
+    option,
     show,
     show_json,
     terminal_width,
 )
 from gpt.errors import UsageError
+from gpt.files import write_atomically
 
 
 def data(
     text: TextNames = None,
     overrides: Settings = None,
+    html: Path | None = option("FILE", "Write a page for a browser, with longer tables."),
+    overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -24,10 +30,15 @@ def data(
     if not text:
         raise UsageError("expected a TEXT")
     from gpt import api
-    from gpt.inspection.text_views import text_table
+    from gpt.inspection.output import check_out
+    from gpt.inspection.text_views import text_page, text_table
 
+    if html is not None:
+        check_out(html, "--html", [".html"], overwrite=overwrite)
     report = api.describe(text, overrides or ())
+    if html is not None:
+        write_atomically(html, [text_page(report)])
     if as_json:
         show_json(asdict(report))
     else:
-        show(text_table(report, terminal_width()) + "\n")
+        show((text_table(report, terminal_width()) if html is None else str(html)) + "\n")

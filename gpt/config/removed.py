@@ -32,7 +32,6 @@ REMOVED_OPTIONS = {
     "--to": "the seconds until the lowest val loss that all runs reach are shown; leave it out",
     "--clear": "delete the cache folder, which data/README.md names",
     "--csv": "use --json",
-    "--html": "use --json",
     "--markdown": "use --json",
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt.errors import UsageError
-from gpt.text.display import in_one_line
+from gpt.text.display import in_one_line, symbol
 
 PAGE_TEMPLATES = Path(__file__).with_name("templates")
 
@@ -56,7 +56,7 @@ def render_page(
         undefined=StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"in_one_line": in_one_line, "csp_hash": _csp_hash}
+    environment.filters |= {"in_one_line": in_one_line, "symbol": symbol, "csp_hash": _csp_hash}
     css = contents_of([PAGE_TEMPLATES / "base.css", folder / f"{name}.css"])
     js = contents_of([folder / script for script in scripts])
     template = environment.get_template(f"{name}.html")

@@ -1,9 +1,10 @@
-"""Show the description of a text as tables for the terminal."""
+"""Show the description of a text as tables for the terminal, or as an HTML page."""
 
 from typing import TYPE_CHECKING
 
 from gpt.errors import counted
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
+from gpt.inspection.output import render_page
 from gpt.tables import fields_grid, make_table, render
 from gpt.text.display import in_one_line, symbol
 from gpt.text.prompt import listed_characters
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
+FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
 def text_table(report: TextReport, width: int = 80) -> str:
@@ -19,16 +21,23 @@ def text_table(report: TextReport, width: int = 80) -> str:
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
     parts.append((2, fields_grid(report_fields(report))))
-    for each in report.findings:
-        rows = [
-            ("".join(map(symbol, f.text)), f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
-            for f in each.findings[:MAX_ROWS]
-        ]
-        table = make_table(("", "", "times", "line", "first place"), rows, "llrrl")
-        parts += [(2, f"\n{each.kind}: {counted(each.count, 'place')}"), (4, table)]
-        if each.distinct > MAX_ROWS:
-            parts.append((4, f"and {each.distinct - MAX_ROWS:,} more"))
+    for caption, total, rows in finding_tables(report):
+        table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl")
+        parts += [(2, f"\n{in_one_line(caption)}"), (4, table)]
+        if total > MAX_ROWS:
+            parts.append((4, f"and {total - MAX_ROWS:,} more"))
     return render(parts, width)
+
+
+def text_page(report: TextReport) -> bytes:
+    """Render `report` as an HTML file that needs no network and runs no script."""
+    return render_page(
+        "text_report",
+        report=report,
+        fields=report_fields(report),
+        tables=finding_tables(report),
+        heading=FINDINGS_HEADING,
+    )
 
 
 def report_fields(report: TextReport) -> list[tuple[str, str]]:
@@ -49,3 +58,15 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
     if report.only_in_val:
         fields.append(("only in val", listed_characters(report.only_in_val)))
     return fields
+
+
+def finding_tables(report: TextReport) -> list[tuple[str, int, list[tuple[str, ...]]]]:
+    """Return a table for each kind of findings: caption, number of distinct strings, rows."""
+    tables = []
+    for each in report.findings:
+        rows: list[tuple[str, ...]] = [
+            ("".join(map(symbol, f.text)), f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
+            for f in each.findings
+        ]
+        tables.append((f"{each.kind}: {counted(each.count, 'place')}", each.distinct, rows))
+    return tables
