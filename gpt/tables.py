@@ -58,9 +58,9 @@ def make_table(heading: Sequence[str], rows: Sequence[Sequence[str]], align: str
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=any(heading))
     for title, side in zip(heading, align, strict=True):
         if side == "r":
-            table.add_column(title, justify="right", no_wrap=True)
+            table.add_column(in_one_line(title), justify="right", no_wrap=True)
         else:
-            table.add_column(title, overflow="fold")
+            table.add_column(in_one_line(title), overflow="fold")
     for row in rows:
         table.add_row(*map(in_one_line, row))
     return table

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +52,8 @@ def test_a_model_can_be_pickled(run):
     [
         ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
         ({"seed": True}, "seed: expected an integer >= 0, got True"),
+        ({"seed": np.float64(3.9)}, "seed: expected an integer >= 0, got np.float64(3.9)"),
+        ({"seed": torch.tensor(3.9)}, "seed: expected an integer >= 0, got tensor(3.9000)"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
     ],
@@ -63,6 +66,26 @@ def test_an_argument_that_cannot_be_is_refused(run, options, message):
     with pytest.raises(UsageError) as refused:
         gpt.load(run).sample(**{"prompts": ""} | options)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        ({"train": {"steps": 3}}, (), "config: expected a Config, or the name of a file, got {'tr"),
+        (None, [5], "settings=.*5.*: expected SECTION.KEY=VALUE"),
+        (None, {"train.steps": len}, "train.steps: expected a valid integer, got .*built-in"),
+        (
+            None,
+            {"data.source": "caf\udce9.txt"},
+            "data.source: expected UTF-8 text; rename the file",
+        ),
+        (None, {"data.encoding": "idna"}, "data.encoding: expected an encoding that Python knows"),
+    ],
+)
+def test_a_config_of_a_wrong_type_is_refused(config, settings, message):
+    """Bug: some ended in a TypeError, and the codec idna only failed when a text was read."""
+    with pytest.raises(UsageError, match=message):
+        gpt.train(config, settings=settings)
 
 
 def test_one_stop_string_is_a_string_or_a_list_of_one(run):

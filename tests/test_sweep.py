@@ -327,6 +327,30 @@ def test_a_run_that_is_finished_but_not_in_its_index_is_finished(gpt, config_fil
     assert gpt(*command)[:2] == (0, out)
 
 
+def test_a_run_trained_with_other_settings_is_not_averaged(gpt, config_file):
+    """Bug: a run that was resumed by its name for more steps changed the mean of its sweep."""
+    command = ("train", "--config", config_file, "--seeds", 2)
+    assert gpt(*command)[0] == 0
+    assert gpt("train", "--resume", SWEEP / "seed-1338", "--set", "train.steps=17")[0] == 0
+    code, out, _ = gpt(*command)
+    assert (code, "train.steps (5 to 17); delete it" in out) == (1, True)
+    assert gpt("runs", "--delete", SWEEP / "seed-1338", "--yes")[0] == 0
+    assert gpt(*command)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["../../outside", "..", "/tmp/outside", "a\x1b[31m", ""])
+def test_a_strangers_sweep_writes_only_into_its_folder(name, gpt, config_file):
+    """Bug: a name in sweep.json could be a path; it was also printed with its escapes."""
+    assert gpt("train", "--config", config_file, "--seeds", 2)[0] == 0
+    path = SWEEP / "sweep.json"
+    tree = json.loads(path.read_text())
+    for runs in ([tree["runs"][0] | {"name": name}], []):  # Bug: no runs ended in an IndexError
+        path.write_text(json.dumps({"runs": runs}))
+        code, _, err = gpt("train", "--resume", SWEEP)
+        assert (code, "expected the specification of a sweep" in err) == (2, True)
+        assert "\x1b" not in err
+
+
 def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
     code, out, err = gpt("train", "--config", config_file, "--set", RATES, "--seeds", 2)
     assert code == 0, err

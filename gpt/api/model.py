@@ -1,10 +1,12 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
 import logging
+import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, cast
 
 from gpt.errors import UsageError
 from gpt.lazy import LazyModule
@@ -260,9 +262,10 @@ def load(
 
 def _whole_number(name: str, value: object, least: int) -> int:
     """Return `value` as an int; raise UsageError unless it is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
-        raise UsageError(f"{name}: expected an integer >= {least}, got {value!r:.100}")
-    return int(value)
+    with suppress(TypeError):  # for a value that is no integer
+        if not isinstance(value, bool) and (number := operator.index(cast(Any, value))) >= least:
+            return number
+    raise UsageError(f"{name}: expected an integer >= {least}, got {value!r:.100}")
 
 
 def _texts(name: str, texts: object) -> list[str]:

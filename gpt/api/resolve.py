@@ -74,8 +74,8 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to lists or numbers; mark others as unsupported."""
-            return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
+            """Convert a numpy or torch value to lists or numbers, and other objects to lists."""
+            return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
         return [*plain_settings.items()]

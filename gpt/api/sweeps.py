@@ -62,8 +62,8 @@ def sweep(
     from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
     from gpt.runs.folder import RUNS
 
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"seeds: expected at least one, got {seeds}")
+    if seeds is not None and (not isinstance(seeds, int) or seeds < 1):
+        raise UsageError(f"seeds: expected an integer >= 1, got {seeds!r:.100}")
 
     changes = as_changes(settings)
     new = NewRun(config, text, changes, minutes, init_from)

@@ -6,6 +6,7 @@ errors appear at once.
 """
 
 import csv
+import errno
 import io
 import logging
 import os
@@ -29,6 +30,8 @@ from gpt.files import check_working_folder, from_here
 from gpt.text.display import in_one_line, visible
 
 MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
+# errors of the system that mean that a file cannot be written
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # regular expression for messages of errors that mean too little memory
 NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
 
@@ -156,7 +159,9 @@ def _message(error: Exception) -> str:
         return _usage_message(error)
     if isinstance(error, OSError) and error.strerror:
         name = from_here(str(error.filename)) if error.filename else "a file or standard output"
-        return f"{name}: {error.strerror}"
+        is_denied = error.filename and error.errno in DENIED
+        advice = "; check its permissions and the free space" if is_denied else ""
+        return f"{name}: {error.strerror}{advice}"
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, MemoryError) or re.search(NO_MEMORY, first, re.IGNORECASE):
         return (

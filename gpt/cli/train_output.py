@@ -1,13 +1,15 @@
 """Print the results of a sweep or of a dry run."""
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import show_json, tensorboard_command, terminal_width
+from gpt.cli.options import show_json, tensorboard_command, terminal_width, wrapped
 from gpt.errors import command
 from gpt.tables import render_table
+from gpt.text.display import visible
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -24,7 +26,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
     else:
         typer.echo(f"\n{_table(sweep)}\n")
         for run in sweep.failed:
-            typer.echo(f"failed:  {run.run}: {run.error}")
+            typer.echo(wrapped(visible(f"failed:  {run.run}: {run.error}"), sys.stdout))
         typer.echo(f"watch:   {tensorboard_command(sweep.sweep)}")
         typer.echo(f"compare: {command('compare', sweep.sweep)}")
         scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]

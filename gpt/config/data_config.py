@@ -1,10 +1,11 @@
 """Settings of the text: where it is read from, how it is decoded, split and encoded as ids."""
 
+import codecs
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpt.config.section import ConfigSection, Text, TextName, resumable, setting
+from gpt.config.section import ConfigSection, Text, TextName, check_utf8, resumable, setting
 
 
 def _text_names(source: Any) -> object:
@@ -12,13 +13,14 @@ def _text_names(source: Any) -> object:
     is_list = isinstance(names, list | tuple) and names
     if not is_list or not all(isinstance(name, str) and name for name in names):
         raise ValueError("expected the name of a text, or a list of names")
-    "".join(names).encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
+    check_utf8("".join(names))
     return tuple(names) if len(names) > 1 else names[0]
 
 
 def _encoding(name: str) -> str:
     try:
         "".encode(name)  # fails for codecs that do not encode text, such as hex
+        codecs.getincrementaldecoder(name)("replace").decode(b"\xff")  # fails for idna, punycode
     except (LookupError, ValueError):
         raise ValueError(
             "expected an encoding that Python knows, such as utf-8, cp1252 or utf-16"

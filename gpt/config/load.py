@@ -115,6 +115,8 @@ def _settings(base: Config | Path | str | None) -> Flat:
         return {}
     if isinstance(base, Config):
         return explicit(base)
+    if not isinstance(base, str | Path):
+        raise ConfigError(f"config: expected a Config, or the name of a file, got {base!r:.100}")
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     path = Path(base)
     if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (raises no error)
@@ -160,12 +162,13 @@ def _nested(settings: Flat) -> dict[str, Any]:
 
 def assignment(override: Override) -> tuple[str, Any]:
     """Parse an override, such as `train.steps=500`, into its dotted key and its value."""
-    if not isinstance(override, str):
+    if isinstance(override, tuple):
         return override
-    key, equals, text = override.partition("=")
+    key, equals, text = override.partition("=") if isinstance(override, str) else ("", "", "")
     if not equals or not key:
+        given = shown(str(override))
         raise ConfigError(
-            f"--set {shown(override)}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
+            f"--set {given}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
         )
     return key, typed_value(key, text)
 

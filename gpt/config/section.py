@@ -52,8 +52,12 @@ inherited = partial(setting, fine_tuning="inherited")
 fixed = partial(setting, fine_tuning="fixed")
 
 
-def _check_utf8(text: str) -> str:
-    text.encode()  # raises UnicodeEncodeError, a ValueError, for lone surrogates
+def check_utf8(text: str) -> str:
+    """Return `text`; raise ValueError if UTF-8 cannot encode it, as the names of some files."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("expected UTF-8 text; rename the file") from None
     return text
 
 
@@ -62,5 +66,5 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Text = Annotated[str, AfterValidator(_check_utf8)]
-TextName = Annotated[str, Field(min_length=1), AfterValidator(_check_utf8)]
+Text = Annotated[str, AfterValidator(check_utf8)]
+TextName = Annotated[str, Field(min_length=1), AfterValidator(check_utf8)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.config.load import load_config
-from gpt.config.schema import SETTINGS, Config, explicit
+from gpt.config.schema import SETTINGS, Config, explicit, values
 from gpt.device import default_threads, select_device
 from gpt.distributed.ranks import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
@@ -26,7 +26,7 @@ from gpt.runs.folder import check_free, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
-from gpt.runs.recovery import recover, summary_to_resume
+from gpt.runs.recovery import differences, recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.cache import reads_standard_input, store_standard_input
@@ -189,6 +189,8 @@ def _train(
 ) -> None:
     """Train or resume a run, unless it is finished."""
     newest = summary_to_resume(run) if has_checkpoint(run) else None
+    if newest:
+        _check_unchanged(trial.config, newest.config)
     if newest and newest.finished:
         with locked(run):
             recover(run)  # a kill may have left an old index
@@ -202,6 +204,21 @@ def _train(
         should_stop=should_stop,
         on_event=lambda event: on_event(event | {"run": trial.name}),
     )
+
+
+def _check_unchanged(config: Config, now: Config) -> None:
+    """Raise UsageError if a run of a sweep was trained with `now`, other settings than `config`.
+
+    The path of the text may change, and with `train.minutes` the planned steps.
+    """
+    free = {"data.source", "data.val_source", "train.plans"}
+    free |= set() if config.train.minutes is None else {"train.steps"}
+    changes = differences(values(config), values(now))
+    if changed := [change for key, change in changes.items() if key not in free]:
+        raise UsageError(
+            f"it was trained with other settings than the sweep: {', '.join(changed)}; delete it, "
+            f"so that the sweep trains it again"
+        )
 
 
 def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRun:
@@ -221,8 +238,8 @@ def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Swe
         log.warning("losses on different texts or val splits: compare only those on the same split")
     groups: dict[str, SweepResult] = {}
     for trial, run in zip(spec.runs, results, strict=True):
-        values = {key: value for key, value in trial.values.items() if key != "seed"}
-        groups.setdefault(str(values), SweepResult(values, None, None, [])).runs.append(run)
+        varied = {key: value for key, value in trial.values.items() if key != "seed"}
+        groups.setdefault(str(varied), SweepResult(varied, None, None, [])).runs.append(run)
     for key, group in groups.items():
         if mean := seed_mean([run.val_loss for run in group.runs]):
             groups[key] = replace(group, mean=mean.mean, standard_error=mean.standard_error)

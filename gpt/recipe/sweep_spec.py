@@ -10,7 +10,15 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, field_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+)
 
 from gpt.config.load import Override, assignment, load_config
 from gpt.config.removed import cannot_resume, upgraded
@@ -32,6 +40,12 @@ def _upgraded(tree: Any) -> Any:
     return upgraded(tree)
 
 
+def _run_name(name: str) -> str:
+    if name in ("", "..") or Path(name).name != name or not name.isprintable():
+        raise ValueError(f"expected the name of a folder, got {name!r:.100}")
+    return name
+
+
 StoredConfig = Annotated[Config, BeforeValidator(_upgraded)]
 
 
@@ -39,7 +53,7 @@ class Trial(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older files have further keys
-    name: str  # name of the run's folder
+    name: Annotated[str, AfterValidator(_run_name)]  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     asked: StoredConfig  # the config that the user gave; settings can be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
@@ -59,7 +73,7 @@ class Trial(BaseModel):
 class SweepSpec(BaseModel):
     """All trials of a sweep: the content of sweep.json."""
 
-    runs: list[Trial]
+    runs: Annotated[list[Trial], Field(min_length=1)]
 
 
 def write_spec(folder: Path, spec: SweepSpec) -> None:

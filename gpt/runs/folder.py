@@ -229,7 +229,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     The folder must be missing or empty. With `overwrite`, it may also contain a run, unless a
     process is writing that run.
     """
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in str(run)):
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in run.name):
         raise UsageError(f"{shown(str(run))}: expected a folder's name without control characters")
     undo_killed_overwrite(run)
     if run.exists() and not run.is_dir():

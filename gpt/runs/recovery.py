@@ -48,7 +48,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
     if config.train.plans:  # these settings change after config.yaml is written
         for key in ("train.plans", "train.steps", "train.minutes"):
             edited.pop(key)
-    if changes := _differences(values(config), edited):
+    if changes := differences(values(config), edited):
         log.warning(
             "ignored your edits of %s/config.yaml: %s; a resume takes the settings from the "
             "checkpoint, so set them when you resume",
@@ -57,7 +57,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
         )
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Describe the values in `new` that differ from those in `old`, by key."""
     return {
         key: f"{key} ({as_flow(old[key])} to {as_flow(value)})"
@@ -102,7 +102,7 @@ def _newest_intact(
 
 def check_resumable(old: Config, new: Config) -> None:
     """Log which settings a resume changes; raise ConfigError for one that it cannot change."""
-    changes = _differences(values(old), values(new))
+    changes = differences(values(old), values(new))
     changed = [change for key, change in changes.items() if SETTINGS[key].resumable]
     refused = [change for key, change in changes.items() if not SETTINGS[key].resumable]
     if changed:

@@ -94,7 +94,7 @@ def naming_errors(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise TextError(
-            f"{name}: cannot read it ({error}); install this module, or decompress the file"
+            f"{name}: cannot read it ({error}); install this module, or convert the file"
         ) from None
     except Exception as error:  # the libraries fail in many ways on damaged or hostile bytes
         if isinstance(error, OSError) and error.strerror:

@@ -65,10 +65,10 @@ class Checkpointer:
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,
         )
-        if finished and config.train.minutes is not None:
-            repeated = config.changed(train={"minutes": None})  # its plans repeat the run
-            write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
         try:
+            if finished and config.train.minutes is not None:
+                repeated = config.changed(train={"minutes": None})  # its plans repeat the run
+                write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
             write_checkpoint(context.folder, data, self._state(progress))
         except (OSError, Unreadable) as error:
             options = f"--overwrite --run-dir {shlex.quote(context.name)}"
@@ -78,6 +78,8 @@ class Checkpointer:
             if self.saved_at_step is not None:
                 resume = command("train", "--resume", context.name)
                 advice = f"its checkpoints are unchanged. Make room and resume with: {resume}"
+            if not context.folder.exists():
+                advice = "the folder was moved or deleted; if moved, resume it under its new name"
             reason = getattr(error, "strerror", None) or error
             raise TrainingError(
                 f"cannot save step {step} in {context.name} ({reason}); {advice}"

@@ -103,7 +103,8 @@ class Evaluator:
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
         self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
-        self.earlier_loss = math.inf  # loss of the evaluation before the newest
+        # loss of the evaluation before the newest; at first, that of an untrained model
+        self.earlier_loss = math.log(len(self.context.corpus.vocabulary))
 
     def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
         """Compute the val loss after `step` steps; at a milestone, these can become the best.
@@ -123,7 +124,8 @@ class Evaluator:
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
-            self.earlier_loss = progress.loss
+            if progress.loss < math.inf:
+                self.earlier_loss = progress.loss
             is_best = progress.add(step, next(iter(losses.values())), is_milestone)
             early = progress.early_stop(train)
             progress.ended, best_val_loss = bool(early), progress.best_loss
@@ -233,11 +235,11 @@ def advise(
 
     1. Overfitting, after at least MIN_PASSES passes over the text: the val loss has risen, or is
        far above the train loss. More text helps.
-    2. The val loss was still falling. More time helps.
+    2. The val loss was still falling, or there were fewer passes. More time helps.
     3. Otherwise, neither helps much; a larger model may.
 
     `loss`, `best_loss` and `earlier_loss` are val losses: the newest, the lowest, and that of the
-    evaluation before the newest (infinity if there is none).
+    evaluation before the newest, or of an untrained model.
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))
@@ -245,7 +247,8 @@ def advise(
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
         why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
         return f"more text would help most: after {seen}, the val loss {why}"
-    if fall > FALL:
-        return f"more time would help most: after {seen}, the val loss was still falling"
+    if fall > FALL or passes < MIN_PASSES:
+        falling = ", the val loss was still falling" if fall > FALL else ""
+        return f"more time would help most, after {seen}{falling}"
     larger = "try a larger model.C or model.n_layer"
     return f"neither more time nor more text would help much, after {seen}: {larger}"
