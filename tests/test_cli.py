@@ -108,7 +108,7 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt):
     _, out, _ = gpt("train", "--help-all")
     flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
     told = " ".join(out.split())
-    for word in [*flags, "--json", "--debug"]:
+    for word in [*flags, "--json"]:
         assert f"  {word}" in out
     for setting in SETTINGS.values():
         assert f"{setting.key} {setting.description} [" in told
@@ -243,9 +243,9 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain Scalling", 2, "Scalling: no such lesson; lessons are counting, averaging"),
     ("explain folow", 2, "dropout, recipe, follow"),  # bug: follow was not in the list
     ("explain follow --run nowhere", 2, "nowhere: expected the folder of a run"),
-    ("explain head --run nowhere", 2, "--run: only the lesson follow shows a trained model"),
+    ("explain head --run nowhere", 2, "--run works only with the lesson follow"),
     ("explain --run nowhere", 2, "--run: name a lesson too"),
-    ("explain head --text fox", 2, "--text: only the lesson follow shows a trained model"),
+    ("explain head --text fox", 2, "--text works only with the lesson follow"),
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
     ("data", 2, "expected a TEXT"),
     ("data one.txt --set data.encodign=cp1252", 2, "did you mean data.encoding?"),

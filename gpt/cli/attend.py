@@ -6,7 +6,6 @@ import typer
 
 from gpt.cli.options import (
     AnyDevice,
-    DebugFlag,
     OverwriteFlag,
     RunName,
     WhichCheckpoint,
@@ -40,7 +39,6 @@ def attend(
     overwrite: OverwriteFlag = False,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
-    debug: DebugFlag = False,
 ) -> None:
     """Show what each head attends to, and how much it lowers the loss."""
     from gpt.inspection.output import check_out

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from gpt.cli.options import (
-    DebugFlag,
     JsonFlag,
     OverwriteFlag,
     option,
@@ -35,7 +34,6 @@ def compare(
     ),
     overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     """Compare runs: settings, losses, time, size.
 

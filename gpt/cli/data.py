@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt.cli.options import (
-    DebugFlag,
     JsonFlag,
     OverwriteFlag,
     Settings,
@@ -24,7 +23,6 @@ def data(
     html: Path | None = option("FILE", "Write a page for a browser, with longer tables."),
     overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     """Show a text's characters and damage, and lines of val in train."""
     if not text:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gpt.cli.options import (
     AnyDevice,
-    DebugFlag,
     JsonFlag,
     OverwriteFlag,
     RunName,
@@ -39,7 +38,6 @@ def evaluate(
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     as_json: JsonFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     """Measure how well a model predicts a text.
 

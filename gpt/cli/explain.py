@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, flag, option, terminal_width
+from gpt.cli.options import flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
 from gpt.files import write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
@@ -36,7 +36,6 @@ def explain(
         "showing it. `gpt explain textbook --write FILE.py` writes the whole model as one program "
         "that needs no package but torch.",
     ),
-    debug: DebugFlag = False,
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
     _check_request(lesson, run, text, write)
@@ -72,7 +71,9 @@ def _check_request(
         if lesson is None and value is not None:
             raise UsageError(f"{name}: name a lesson too; lessons are {', '.join(LESSONS)}")
         if lesson != FOLLOW and name != "--write" and value is not None:
-            raise UsageError(f"{name}: only the lesson {FOLLOW} shows a trained model; use it")
+            raise UsageError(
+                f"{name} works only with the lesson {FOLLOW}, which shows a trained model"
+            )
     if lesson == TEXTBOOK and (write is None or write.suffix != ".py"):
         raise UsageError(f"{TEXTBOOK}: it is a program, not a lesson; add --write FILE.py")
     if lesson not in [None, TEXTBOOK, *LESSONS]:

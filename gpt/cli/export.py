@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from gpt.cli.options import DebugFlag, RunName, WhichCheckpoint, flag, option
+from gpt.cli.options import RunName, WhichCheckpoint, flag, option
 from gpt.status import phase
 
 
@@ -14,7 +14,6 @@ def export(
     out: Path = option("PATH", "The file to write, or the folder for huggingface.", default=...),
     overwrite: bool = flag("--overwrite", "Replace what exists at PATH."),
     checkpoint: WhichCheckpoint = "best",
-    debug: DebugFlag = False,
 ) -> None:
     """Export a model as one web page, or for the transformers library."""
     from gpt import api

@@ -75,7 +75,12 @@ app = typer.Typer(
 def _root(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, for any command.")
+    ] = False,
 ) -> None:
+    if debug:
+        log.setLevel(logging.DEBUG)
     if version:
         typer.echo(f"gpt {__version__}")
         raise typer.Exit
@@ -97,6 +102,8 @@ def main() -> NoReturn:
             "--resume=" if argument == "--resume" and after.startswith("-") else argument
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
         ]
+    if "--debug" in arguments:  # it may stand after the name of a command, too
+        arguments = ["--debug", *(each for each in arguments if each != "--debug")]
     try:
         check_working_folder()
         code = app(arguments, standalone_mode=False)

@@ -29,14 +29,6 @@ def flag(name: str, text: str) -> Any:
     return typer.Option(False, name, help=text)
 
 
-def _debug(asked: bool) -> None:
-    if asked:
-        log.setLevel(logging.DEBUG)
-
-
-DebugFlag = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
-]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 RunName = Annotated[

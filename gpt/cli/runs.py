@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, show_json, terminal_width
+from gpt.cli.options import JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
 from gpt.runs.folder import RunSummary, delete_run, find_to_delete, list_runs
 from gpt.tables import render_table
@@ -25,7 +25,6 @@ def runs(
     ),
     yes: bool = flag("--yes", "Delete without asking."),
     as_json: JsonFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     """List the runs under runs/, newest first, or delete one."""
     if delete is not None:

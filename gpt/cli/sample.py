@@ -9,7 +9,6 @@ import typer
 
 from gpt.cli.options import (
     AnyDevice,
-    DebugFlag,
     JsonFlag,
     RunName,
     WhichCheckpoint,
@@ -54,7 +53,6 @@ def sample(
     checkpoint: WhichCheckpoint = "best",
     interactive: bool = flag("--interactive", "Type prompts, one a line; /help explains more."),
     as_json: JsonFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     r"""Sample text from a trained model, shown as it is generated.
 

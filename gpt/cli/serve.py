@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from gpt.cli.options import AnyDevice, DebugFlag, RunName, WhichCheckpoint, option, wrapped
+from gpt.cli.options import AnyDevice, RunName, WhichCheckpoint, option, wrapped
 from gpt.errors import GPTError, Interrupted, UsageError
 from gpt.status import phase
 from gpt.text.display import visible
@@ -27,7 +27,6 @@ def serve(
     ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
-    debug: DebugFlag = False,
 ) -> None:
     """Serve a model to browsers, and to programs that use OpenAI's API.
 

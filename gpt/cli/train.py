@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpt.cli.options import (
-    DebugFlag,
     JsonFlag,
     Settings,
     TextNames,
@@ -103,7 +102,6 @@ def train(
     ),
     as_json: JsonFlag = False,
     help_all: HelpAllFlag = False,
-    debug: DebugFlag = False,
 ) -> None:
     """Train a model on a text, then print a sample."""
     import psutil

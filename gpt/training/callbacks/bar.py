@@ -91,7 +91,8 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 def make_bar(**options: Any) -> "tqdm[Any]":
     """Return a tqdm bar: a widget in a notebook, else a line, hidden if stderr is no terminal."""
     options["bar_format"] = BAR_FORMAT
-    if "ipykernel" in sys.modules:
+    kernel = sys.modules.get("ipykernel.kernelapp")  # programs that start notebooks load ipykernel
+    if kernel and kernel.IPKernelApp.initialized():
         from tqdm.auto import tqdm as notebook_bar
 
         return notebook_bar(**options)
