@@ -200,7 +200,7 @@ def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt):
         Path(f"{name}.txt").unlink()
         code, out, err = gpt("compare", "run-a", "run-b")
         assert (code, out) == (2, "")
-        assert "differ (or, if a text is missing, the whole texts)" in err
+        assert "(if a text is missing, only whole texts are compared)" in err
 
 
 LOG = """tokens per iteration will be: 16,384
@@ -323,7 +323,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder, gpt):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sweep", "other"], "the val texts of"),
+        (["sweep", "other"], "have different val texts"),
         (["rare", "rare"], "got 1 run, named twice or more"),  # bug: said only "got 1 run"
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
     ],

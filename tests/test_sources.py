@@ -646,7 +646,7 @@ def test_a_column_of_parquet_is_read():
         "t.parquet:4": "é" * 3001,
     }
     assert refusal("t.parquet") == (
-        "t.parquet: name the column to read as data.column; the columns are id, text"
+        "t.parquet: set data.column to the column that is to be read, one of id, text"
     )
     told = refusal("t.parquet", column="body")
     assert told.startswith("t.parquet:1: bad record: expected text in body (data.column), got id, ")

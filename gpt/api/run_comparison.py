@@ -62,9 +62,9 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     for name, hashes in texts.items():
         if hashes.isdisjoint(texts[first]):
             raise UsageError(
-                f"the val texts of {first} and {name} differ (or, if a text is missing, the whole "
-                f"texts), so their losses cannot be compared; expected runs with the same val "
-                f"text. `gpt eval RUN TEXT` measures each run on another text"
+                f"{first} and {name} have different val texts (if a text is missing, only whole "
+                f"texts are compared), so their losses cannot be compared; `gpt eval RUN TEXT` "
+                f"measures each run on another text"
             )
     return compare_runs(compared)
 

@@ -37,7 +37,7 @@ def explain(
         "that needs no package but torch.",
     ),
 ) -> None:
-    """Explain attention one step at a time, with real tensors."""
+    """Explain a GPT, built up one step at a time with real tensors."""
     _check_request(lesson, run, text, write)
     if lesson is None:
         typer.echo(_lessons(terminal_width()))

@@ -17,7 +17,7 @@ HELP = r"""Type the beginning of a text; the model continues it.
   /continue        continue the last text
   /temperature X   above 1: more random; below: more predictable; 0: likeliest
   /top-k N         keep only the N likeliest characters; none: keep all
-  /top-p X         keep only the likeliest, whose probabilities sum to X
+  /top-p X         keep the fewest, likeliest ones that sum to X or more
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
   /seed N          the seed of the next text; the one after it has seed N + 1

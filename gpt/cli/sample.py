@@ -35,7 +35,7 @@ def sample(
     no_prompt: bool = flag("--no-prompt", "Show the samples without their prompts."),
     new: bool = flag(
         "--new",
-        "Show only whole lines that are not in the run's text, such as new names; reads this text.",
+        "Show only whole lines, such as names, that are not in the run's text (it is read again).",
     ),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
     temperature: float | None = option(
@@ -43,7 +43,10 @@ def sample(
     ),
     top_k: int | None = option("K", "Keep only the K likeliest characters.", min=1),
     top_p: float | None = option(
-        "X", "Keep only the likeliest characters, whose probabilities sum to X.", min=0, max=1
+        "X",
+        "Keep the fewest, likeliest characters whose probabilities sum to X or more.",
+        min=0,
+        max=1,
     ),
     min_p: float | None = option(
         "X", "Drop characters less likely than X times the likeliest.", min=0, max=1

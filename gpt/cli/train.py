@@ -65,7 +65,7 @@ def train(
     config: Path | None = option(
         "FILE",
         "A YAML file of settings, or the name of a shipped one, such as quickstart. Without it, "
-        "settings are chosen for your text and time; if train.steps is set, defaults are used.",
+        "settings are chosen for your text and time; with --init-from, they are those of that run.",
     ),
     minutes: float | None = option(
         "N",
@@ -82,7 +82,8 @@ def train(
     ),
     run_dir: Path | None = option(
         "DIR",
-        "A new or empty folder for the run; default runs/NAME, named after the text or config.",
+        "A new or empty folder for the run; default runs/NAME, named after the text or config, or "
+        "runs/NAME-2 and so on.",
     ),
     seeds: int | None = option(
         "N",
@@ -95,7 +96,7 @@ def train(
         "Resume a run or sweep: its folder, or its name under runs/; default the newest. If its "
         "text was moved, name it as TEXT.",
     ),
-    overwrite: bool = flag("--overwrite", "Replace the run in DIR."),
+    overwrite: bool = flag("--overwrite", "Replace the run in --run-dir, or in runs/NAME."),
     dry_run: bool = flag(
         "--dry-run",
         "Do not train: print parameters, memory and time.",

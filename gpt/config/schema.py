@@ -34,11 +34,14 @@ class Config(ConfigSection):
     """All settings of a run."""
 
     device: Annotated[str, AfterValidator(_device_name)] = resumable(
-        "auto", "auto, cpu, cuda, cuda:N or mps; auto = CUDA if the machine has it", group="general"
+        "auto",
+        "auto, cpu, cuda, cuda:N or mps; auto = a GPU if the machine has one",
+        group="general",
     )
     threads: Annotated[int | str, BeforeValidator(_thread_count)] = resumable(
         "auto",
-        "number of CPU threads; auto = torch's default; it affects the last digits of results",
+        "number of CPU threads; auto = torch's default, or a container's limit; affects the "
+        "last digits of results",
     )
     seed: NonNegativeInt = setting(
         1337, "seed of every random draw, together with its purpose and step"

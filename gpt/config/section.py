@@ -1,4 +1,4 @@
-"""Declare settings: the base class of the config's sections, `setting`, and shared types."""
+"""Tools to declare settings: a base class for sections, the function `setting`, shared types."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -134,7 +134,8 @@ class TrainConfig(ConfigSection):
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
-        "number format of matrix products; auto: bf16 if the processor supports it, else fp32",
+        "number format of matrix products; auto: bf16 if the processor supports it, else fp16 on a "
+        "CUDA GPU and fp32 on others",
         group="training: precision and compilation",
         affects_choice=True,
     )

@@ -158,8 +158,8 @@ class RowDifference:
 
     row: int  # number of the row
     difference: float  # negative if the row is better
-    text: Interval | None  # interval on other text; None if the losses of blocks are unknown
-    seeds: Interval | None  # interval with other seeds; None if a row has only one run
+    text: Interval | None  # of the difference on other text; None if losses of blocks are unknown
+    seeds: Interval | None  # of the difference with other seeds; None if a row has only one run
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ print("last output: MultiheadAttention", nan[0, -1, 0].item(), end=", ")
 print("scaled_dot_product_attention", zero[0, -1, 0].item())
 
 
-# Train `one head` with both masks. So that it can find the *next* character among those after it, a
-# trained vector is added to each position (lesson `positions`). The loss by position:
+# Train `one head` with both masks. A trained vector is added to each position (lesson `positions`):
+# without it, a head could not tell which later character is the *next*. The loss by position:
 def with_positions(f: nn.Module) -> nn.Module:
     """Return the model x + f(x) on characters and positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
@@ -151,7 +151,7 @@ check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
 # Answers
 #
 # 1. "boolean mask = additive mask" fails: `Head` has a mask of its own. Position 0 may now attend
-#    to nothing, so its weights become equal, over the future, too.
+#    to nothing, so softmax gives all positions, also later ones, equal weights.
 #
 # 2. Compare the positions with the lengths:
 #

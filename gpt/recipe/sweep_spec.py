@@ -125,8 +125,8 @@ def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
     `data.include=["*.md", "*.txt"]` and a file named `a,b` are single values.
 
     Returns:
-        For each combination, by a name such as `lr-1e-3,seed-1337`: the values, as typed, of the
-        settings that have several values.
+        A dict from a name, such as `lr-1e-3,seed-1337`, to a combination: a dict from each setting
+        with several values to its value, as typed.
 
     Raises:
         ConfigError: a list is empty, or has no value between two commas.
@@ -178,7 +178,7 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
         return None
     if not texts or not all(texts):
         given = shown(", ".join(texts) or "[]")
-        raise ConfigError(f"--set {key}={given}: expected a value beside each comma, got none")
+        raise ConfigError(f"--set {key}={given}: expected a value before and after each comma")
     return texts
 
 

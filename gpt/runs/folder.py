@@ -158,7 +158,7 @@ class RunSummary:
     unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None
     bytes: int = 0
-    age_s: float = 0.0  # seconds since its last checkpoint
+    age_s: float = 0.0  # seconds since its last checkpoint, or since its folder changed
 
 
 def list_runs() -> list[RunSummary]:

@@ -74,7 +74,7 @@ class CompletionChoice:
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
-            # a token that does not complete its character is listed at the next character
+            # a byte that does not complete a character is listed at the next character of the text
             is_complete = not self.detokenizer.waiting
             self.tokens.append((self.decoded - is_complete, token))
         return characters

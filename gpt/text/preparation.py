@@ -54,7 +54,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield this part's documents, joined by separators, except between lines of a file."""
+        """Yield this part's documents, with separators between files or records, but not lines."""
         separator = FILE_SEPARATOR if self.data.column is None else RECORD_SEPARATOR
         index, is_first = 0, True
         documents = "files" if self.chosen is None else self.data.documents

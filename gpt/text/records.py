@@ -52,7 +52,7 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
             names = file.schema_arrow.names
             if column is None:
                 raise TextError(
-                    f"{name}: name the column to read as data.column; the columns are "
+                    f"{name}: set data.column to the column that is to be read, one of "
                     f"{listed(names, 20)}"
                 )
             columns = [path[0] for path in _paths(column, names) if path[0] in names]
@@ -141,7 +141,7 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of an array, or of a single value.
+    """Yield (number, value) for each element of an array, from 1; a single value is the only one.
 
     If `text` has several values, each must be on its own line, as in .jsonl.
     """

@@ -26,7 +26,7 @@ from gpt.training.step import (
 
 
 class EnsembleStep:
-    """Updates all members of an ensemble; has the same methods as TrainStep.
+    """Updates all members of an ensemble; Trainer uses it like a TrainStep.
 
     Member m gets, bit for bit, the weights of a single model that is trained with the seed
     `member_seed(seed, m)` and the number of threads that `threads_each` returns.

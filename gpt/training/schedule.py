@@ -1,12 +1,12 @@
 """Learning rate, batch shape and due events (such as evaluations) of every step of a run.
 
-All three depend on the fraction of the run that is done. A plan is a pair: the step at which it was
-made, and the planned number of steps of the whole run. A run with `train.minutes` makes a new plan
-when its speed changes. The fraction that is done stays the same, so the learning rate does not jump
-and batches do not return to short windows.
+They depend on the fraction of the run that is done, except for warmup and periods given in steps. A
+plan is a pair: the step at which it was made, and the planned number of steps of the whole run. A
+run with `train.minutes` makes a new plan when its speed changes. The fraction that is done stays
+the same, so the learning rate does not jump and batches do not return to short windows.
 
-A phase is the first training of a run, or a later one that adds steps to the finished run. Each
-phase ends with the minimal learning rate, so a later phase first raises the rate. Then the rate
+A phase is the first training of a run, or a later one that adds steps to the finished run. A phase
+ends near the minimal learning rate, so a later phase first raises the rate. Then the rate
 decays as if there had been only one decay, from the warmup of the run to the end of the new phase.
 """
 

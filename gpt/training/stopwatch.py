@@ -80,8 +80,8 @@ class Stopwatch:
     ) -> None:
         """Measure the seconds of a step, and of scoring a character. All ranks must call this.
 
-        `step` computes a step, given its number, as `update.probe` does. The model of `update`
-        scores characters of `val`. Measure each kind of work for about `seconds`.
+        `step(n)` computes step n without changing weights, as `update.probe` does. The model of
+        `update` scores characters of `val`. Measure each kind of work for about `seconds`.
         """
         schedule = Schedule(config)
         for number in schedule.steps_of_each_shape():

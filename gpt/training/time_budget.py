@@ -80,7 +80,7 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if no further one fits."""
+        """Return how many steps the whole run can have; raise UsageError if not one more fits."""
         step_s = self.step_s(schedule, step)
         end_s = self.score_s(self.val_characters) + self.stopwatch.other_s(MILESTONE)
         if (missing_s := step_s + end_s - self.remaining_s) > 0:

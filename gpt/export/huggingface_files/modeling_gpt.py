@@ -208,7 +208,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def as_texts(ids: Tensor, t: int) -> Texts:
-    """Return the texts `ids` (B, T). The last `t` ids of each text are new."""
+    """Decode `ids` (B, T). The last `t` ids of each row are new in this step."""
     present = ids != ABSENT
     positions = (present.cumsum(1) - 1).clamp(min=0)[:, -t:]
     key = torch.arange(ids.shape[1], device=ids.device)

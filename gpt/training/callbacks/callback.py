@@ -19,7 +19,7 @@ class Callback:
         """Handle an update of the weights."""
 
     def on_plan(self, step: int, steps: int) -> None:
-        """Handle a change of the total number of steps of the run to `steps`."""
+        """Handle a new plan: the whole run now has `steps` steps."""
 
     def on_notice(self, step: int, text: str) -> None:
         """Handle a message, such as one about a skipped step."""
@@ -28,7 +28,7 @@ class Callback:
         """Handle a text that the model has generated."""
 
     def on_evaluation(self, step: int, losses: Mapping[str, float], is_best: bool) -> None:
-        """Handle losses in nats per id, by a name such as `val_loss`."""
+        """Handle the losses of an evaluation, in nats per id, by names such as `val_loss`."""
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Handle a step's metrics by name, such as `train_loss`, `lr` and `passes`."""
