@@ -15,7 +15,6 @@ from gpt.evaluation.head_analysis import (
     previous_character_score,
 )
 from gpt.model.attention_maps import blocks_of
-from gpt.model.kv_cache import Cache
 from gpt.model.transformer import GPT
 from gpt.text.vocabulary import Vocabulary
 
@@ -55,20 +54,6 @@ def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
             expected = nats(without, IDS)
             assert losses[layer, head].tolist() == pytest.approx(expected, rel=1e-5)
             assert expected != pytest.approx(nats(gpt, IDS), rel=1e-3)
-
-
-def test_a_head_is_ablated_also_when_keys_and_values_are_cached():
-    """Bug: with a cache, `ablated_head` was ignored."""
-    gpt, x = model(), torch.randn(1, 7, C, generator=torch.Generator().manual_seed(1))
-    attention = blocks_of(gpt)[1].attention
-    cache = Cache(gpt.config, 1, x.device)
-    cache.begin(IDS[None, :5])
-    prefilled = attention(x[:, :5], cache.layers[0][1], ablated_head=2)
-    cache.end(5)
-    cache.begin(IDS[None, 5:6])
-    decoded = attention(x[:, 5:6], cache.layers[0][1], ablated_head=2)
-    expected = attention(x[:, :6], ablated_head=2)
-    torch.testing.assert_close(torch.cat([prefilled, decoded], dim=1), expected)
 
 
 def test_the_analysis_of_a_text_has_the_models_own_losses_and_the_cost_of_each_head():

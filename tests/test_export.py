@@ -14,7 +14,7 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.export.html import page_content, worker_source
-from gpt.model.attention_maps import attend_text
+from gpt.model.attention_maps import attend_text, run_with_streams
 from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
@@ -179,9 +179,8 @@ def test_attention_and_the_inside_view_show_what_the_network_computes(open_page)
     keys = np.array(inside["keys"]).reshape(len(ids), hs)
     scores = keys @ np.array(inside["query"]) * 1.5 / hs**0.5
     assert inside["scores"] == pytest.approx(scores, abs=1e-4)
-    streams: list[torch.Tensor] = []
     with torch.no_grad():
-        network.hidden(torch.tensor([ids]), streams=streams)
+        _, streams = run_with_streams(network, torch.tensor(ids))
         hidden = network.norm(torch.stack([s[0, -1] for s in streams]))
         lens = torch.softmax(network.head(hidden), -1)
     assert np.array(inside["streams"]) == pytest.approx(

@@ -24,7 +24,7 @@ def data(
     overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a text's characters and damage, and val lines that train has."""
+    """Show characters, damage, and lines of val that train has."""
     if not text:
         raise UsageError("expected a TEXT")
     from gpt import api

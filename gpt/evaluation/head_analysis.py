@@ -111,10 +111,14 @@ def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
     _, streams = run_with_streams(model, ids)
     blocks, losses = blocks_of(model), []
     targets = ids[None, 1:].to(streams[0].device)
-    for layer, head in product(range(len(blocks)), range(model.config.n_head)):
-        x = blocks[layer](streams[layer], ablated_head=head)  # (1, T, C)
-        for later in blocks[layer + 1 :]:
-            x = later(x)
-        logits = model.head(model.norm(x[:, :-1]))
-        losses.append(cross_entropy(logits, targets, reduction="none").cpu())
+    for layer, block in enumerate(blocks):
+        y, _ = block.attention.weigh(*block.attention.heads(block.attention_norm(streams[layer])))
+        for head in range(model.config.n_head):
+            without = y.index_fill(1, torch.tensor(head, device=y.device), 0)  # (1, H, T, vs)
+            x = streams[layer] + block.attention.join(without)  # (1, T, C)
+            x = x + block.mlp(block.mlp_norm(x))
+            for later in blocks[layer + 1 :]:
+                x = later(x)
+            logits = model.head(model.norm(x[:, :-1]))
+            losses.append(cross_entropy(logits, targets, reduction="none").cpu())
     return torch.stack(losses).view(len(blocks), model.config.n_head, len(ids) - 1)

@@ -27,7 +27,7 @@ if TEXT is not None:
 else:
     try:
         ids = run_text(loaded).val[:longest]
-    except GPTError:  # the text is gone or has changed: let the model write one
+    except GPTError:  # the text is gone or has changed: generate one
         text = "".join(loaded.generate(length=longest, seed=1))
         ids = vocabulary.encode(text)[:longest]
 ids = to_torch(ids)  # (T,)

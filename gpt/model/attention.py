@@ -41,16 +41,13 @@ class CausalSelfAttention(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
-    def forward(
-        self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Compute attention by the fastest kernel for the device and precision.
 
         Args:
             x: (B, T, C), the normalised residual stream.
             cache: keys and values of earlier characters. Those of x are appended. The queries of
                 x attend to both.
-            ablated_head: index of a head whose output is set to zero.
 
         Returns:
             (B, T, C), to be added to the residual stream.
@@ -67,9 +64,6 @@ class CausalSelfAttention(nn.Module):
             y, _ = self.weigh(q, k, v)
         else:  # the same steps in one kernel, which does not store a (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
-        if ablated_head is not None:
-            y = y.clone()
-            y[:, ablated_head] = 0
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:

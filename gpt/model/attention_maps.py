@@ -80,9 +80,10 @@ def attend(model: GPT, ids: Tensor) -> Attention:
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return the logits (1, T, V) for `ids` (T,), and n_layer + 1 residual streams (1, T, C)."""
-    streams: list[Tensor] = []
-    hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
-    return model.head(hidden), streams
+    streams = [model.embed(ids.to(model.head.weight.device)[None])]
+    for block in blocks_of(model):
+        streams.append(block(streams[-1]))
+    return model.head(model.norm(streams[-1])), streams
 
 
 def blocks_of(model: GPT) -> list[Block]:

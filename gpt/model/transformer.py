@@ -99,15 +99,12 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.C)
         self.mlp = MLP(config)
 
-    def forward(
-        self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Add the outputs of attention and MLP to the residual stream x (B, T, C).
 
-        `cache` has the keys and values of earlier characters. The output of the head with the index
-        `ablated_head` is set to zero.
+        `cache` has the keys and values of earlier characters.
         """
-        x = x + self.attention(self.attention_norm(x), cache, ablated_head)
+        x = x + self.attention(self.attention_norm(x), cache)
         x = x + self.mlp(self.mlp_norm(x))
         return x
 
@@ -171,18 +168,8 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.hidden(ids, cache, member))  # (B, T, V)
         return logits
 
-    def hidden(
-        self,
-        ids: Tensor,
-        cache: Cache | None = None,
-        member: int = 0,
-        streams: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Return the input (B, T, C) of the output layer.
-
-        The residual streams (B, T, C) before each block, and after the last block, are appended to
-        the list `streams`, if it is given. The other arguments are those of `forward`.
-        """
+    def hidden(self, ids: Tensor, cache: Cache | None = None, member: int = 0) -> Tensor:
+        """Return the input (B, T, C) of the output layer. The arguments are those of `forward`."""
         T = ids.shape[1]
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
@@ -191,11 +178,7 @@ class GPT(nn.Module):
         layers = [None] * len(self.blocks) if cache is None else cache.layers[member]
         x = self.dropout(self.embed(ids, cache))  # (B, T, C)
         for block, layer in zip(self.blocks, layers, strict=True):
-            if streams is not None:
-                streams.append(x)
             x = block(x, layer)
-        if streams is not None:
-            streams.append(x)
         if cache is not None and member == len(cache.layers) - 1:
             cache.end(T)
         normalised: Tensor = self.norm(x)  # (B, T, C)

@@ -11,7 +11,6 @@ import time
 import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 
 from gpt.config.schema import Config
@@ -205,12 +204,13 @@ def make_numbered(run: Path) -> Path:
     """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path."""
     check_can_be_made(run.parent)
     run.parent.mkdir(parents=True, exist_ok=True)
-    for number in count(1):
-        made = run if number == 1 else run.with_name(f"{run.name}-{number}")
+    made, number = run, 1
+    while True:
         with suppress(FileExistsError):
             made.mkdir()
             return made
-    raise AssertionError("count() has no end")
+        number += 1
+        made = run.with_name(f"{run.name}-{number}")
 
 
 def check_can_be_made(path: Path) -> None:
@@ -253,29 +253,23 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raise UsageError if overwriting `folder` would delete a run or text that `config` reads."""
-    settings = {
-        "train.init_from": config.train.init_from,
-        "data.vocabulary": config.data.vocabulary,
-    }
+    needed = list[tuple[str, str, Path]]()  # setting, its value, the path of a run or text
     data = config.data
     for key, texts in (("data.source", data.source), ("data.val_source", data.val_source)):
-        for text in [texts] if isinstance(texts, str) else texts or []:
-            if folder.resolve() in (path := Path(text).resolve(), *path.parents):
-                raise UsageError(
-                    f"{folder}: --overwrite would delete {text}, which {key} needs; move it, or "
-                    f"choose another --run-dir"
-                )
-    for key, name in settings.items():
-        if name in (None, "characters", "bytes"):
-            continue
-        try:
-            needed = find_run(name).resolve()
-        except UsageError:  # no such run; reported later
-            continue
-        if folder.resolve() in (needed, *needed.parents):
+        names = [texts] if isinstance(texts, str) else texts or []
+        needed += [(key, name, Path(name)) for name in names]
+    for key, run in (
+        ("train.init_from", config.train.init_from),
+        ("data.vocabulary", config.data.vocabulary),
+    ):
+        if run not in (None, "characters", "bytes"):
+            with suppress(UsageError):  # no such run; reported later
+                needed.append((key, run, find_run(run)))
+    for key, name, place in needed:
+        if folder.resolve() in (path := place.resolve(), *path.parents):
             raise UsageError(
-                f"{folder}: --overwrite would delete {name}, which {key} needs; choose another "
-                f"--run-dir"
+                f"{folder}: --overwrite would delete {name}, which {key} needs; move it, or choose "
+                f"another --run-dir"
             )
 
 
