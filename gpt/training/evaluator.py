@@ -247,8 +247,9 @@ def advise(
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
         why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
         return f"more text would help most: after {seen}, the val loss {why}"
-    if fall > FALL or passes < MIN_PASSES:
-        falling = ", the val loss was still falling" if fall > FALL else ""
-        return f"more time would help most, after {seen}{falling}"
+    if fall > FALL:
+        return f"more time would help most: after {seen}, the val loss was still falling"
+    if passes < MIN_PASSES:
+        return f"more time would help most: there were only {seen}"
     larger = "try a larger model.C or model.n_layer"
     return f"neither more time nor more text would help much, after {seen}: {larger}"
