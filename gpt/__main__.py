@@ -39,8 +39,8 @@ def main() -> None:
     not waited for.
     """
     # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
-    # which slows down other programs and each other on shared cores. Without spinning, they wake up
-    # late. `scripts/bench threads` measures this. torch reads the variable when it is loaded.
+    # which slows down other programs, and the threads on shared cores. Without spinning, they wake
+    # up late. `scripts/bench threads` measures this. torch reads the variable when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Let numpy's BLAS use one thread. Its threads always spin while they wait for each other, which
     # makes sampling many times slower beside another program. `scripts/bench busy_core` measures

@@ -39,8 +39,8 @@ def select_device(name: str) -> torch.device:
     memory on the current device.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not support the device; or the
-            device is MPS, and torch is older than MIN_MPS_TORCH.
+        DeviceError: this machine, or this build of torch, does not support the device; or `mps` is
+            named, and torch is older than MIN_MPS_TORCH (`auto` is then the CPU).
     """
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -97,7 +97,7 @@ def set_threads_here(count: int) -> None:
     torch.set_num_threads also changes the default for Python threads that start later. Another call
     of torch.set_num_threads, in a temporary thread, restores the previous default.
     """
-    if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
+    if torch.get_num_threads() == count:  # later changes of the default do not affect this thread
         return
     with _setting_threads, ThreadPoolExecutor(1) as new_thread:
         default = new_thread.submit(torch.get_num_threads).result()
@@ -139,7 +139,7 @@ def default_modes() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":  # such a context slows down each call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):  # the cache would keep weights of old steps
+            if torch.is_autocast_enabled(kind):  # its cache would keep weights of old steps
                 stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         yield
 

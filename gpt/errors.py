@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = ("gpt", "gpt.exe")  # file names of the installed command
-MAX_LINE_CHARACTERS = 1000  # largest length of a line of a message, which can quote the user
+MAX_LINE_CHARACTERS = 1000  # largest length of a line of a message; it can quote what was typed
 
 
 class GPTError(Exception):
@@ -93,7 +93,7 @@ def command(*arguments: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
     The command begins with `gpt` if the shell finds that name, else with the path of the program.
-    In another program, such as a notebook, it begins with `python -m gpt`.
+    Otherwise, as in a notebook, it begins with this Python's name or path and `-m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in PROGRAMS:

@@ -23,7 +23,7 @@ MEMORY_FILES = (
 def check_memory(
     work: str, parts: Mapping[str, float], advice: str, free: int | None = None
 ) -> None:
-    """Raise OutOfMemory if the sum of `parts` (bytes) is larger than `free`, or `free_bytes()`.
+    """Raise OutOfMemory if the sum of `parts` (bytes) exceeds `free`, by default `free_bytes()`.
 
     The message names the computation `work` and its parts above 5 %, and ends with `advice`.
     """

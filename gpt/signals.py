@@ -18,8 +18,8 @@ class StopSignals:
 
     A second signal has its usual effect, except in workers of torchrun: a Ctrl-C reaches them
     twice, from the terminal and from torchrun. After a signal, an `Interrupted` error that leaves
-    the context gets the exit code 128 + the signal's number. The context has no effect outside the
-    main thread, where Python allows no signal handlers, and inside another such context.
+    the context gets the exit code 128 + the signal's number. The context has no effect inside
+    another such context, or in a thread that is not the main one, where Python handles no signals.
     """
 
     def __init__(self, *names: str) -> None:

@@ -23,7 +23,7 @@ def render_table(
     width: int | None = None,
     drop: Sequence[str] = (),
 ) -> str:
-    """Render a table as `make_table` does. With `width` None, lines may have any length.
+    """Render the table that `make_table` makes. With `width` None, lines may have any length.
 
     The columns with the titles in `drop` are left out, in this order, until the table fits `width`
     columns. A last line names them. Titles not in `heading` are ignored.

@@ -213,12 +213,12 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     (
         "train --minutes 1 --set train.max_steps=1",
         2,
-        "train.warmup_steps has no effect: it is more than train.max_steps",
+        "train.warmup_steps has no effect, because it is more than train.max_steps",
     ),
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
         2,
-        "data.val_fraction has no effect: data.val_source is val",
+        "data.val_fraction has no effect, because data.val_source is val",
     ),
     ("train latin.txt", 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
     ("train full", 1, "full: expected text files, got none; skipped 1 empty (full/file)"),

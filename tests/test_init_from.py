@@ -299,14 +299,17 @@ def test_what_a_run_learns_from_is_not_overwritten_by_it(runs, text_file):
 
 
 def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
-    """A short run makes a long text's val split smaller: the next run's val loss was too low."""
+    """A short run makes a long text's val split smaller: the next run's val loss was too low.
+
+    Bug: with whole documents, a smaller val was taken for the end of the old val.
+    """
     few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
     few |= {"train.sample_length": 0}
 
-    def told(**data: object) -> str:
+    def told(seed: int = 1337, run: str = "first", **data: object) -> str:
         caplog.clear()
-        changes = {f"data.{name}": value for name, value in data.items()}
-        package.train(text=text_file, settings=few | {"train.init_from": "first"} | changes)
+        changes = {f"data.{name}": value for name, value in data.items()} | {"seed": seed}
+        package.train(text=text_file, settings=few | {"train.init_from": run} | changes)
         return "".join(r.getMessage() for r in caplog.records if "val losses" in r.getMessage())
 
     settings = few | {"data.val_fraction": 0.2}
@@ -319,6 +322,12 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""
     shutil.copy(text_file, "other.txt")
     assert told(val_source="other.txt") == ""
+    lines = {"split": "documents", "documents": "lines"}
+    whole = {f"data.{name}": value for name, value in lines.items()} | {"data.val_fraction": 0.2}
+    package.train(text=text_file, settings=few | whole, run_dir="lines")
+    assert told(run="lines", val_fraction=0.2, **lines) == ""
+    assert told(run="lines", val_fraction=0.1, **lines).endswith("data.val_fraction=0.2")
+    assert told(7, "lines", val_fraction=0.2, **lines).endswith("seed=1337")
 
 
 def test_the_command_tells_what_is_new_and_the_loss_before_training(runs, gpt):

@@ -674,7 +674,8 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden(caplog):
     write(gzip.compress(b"text of d"), "f/d.gz")
     zipped({"y.txt": b"text of y", "x.txt": b"text of x"}, "f/c.zip")
     # a run is no text: `gpt train .` would learn its records, and each resume find another text
-    make("f/runs/b/config.yaml", "f/runs/b/checkpoints/x.json", "f/runs/b/metrics.jsonl")
+    make("f/runs/b/config.yaml", "f/runs/b/checkpoints/x.json", "f/runs/b/provenance.jsonl")
+    make("f/runs/c/config.yaml", "f/runs/c/provenance.jsonl")  # Bug: without a checkpoint, it was
     found = documents("f")
     assert [*found] == [
         *("f/B.txt", "f/a/z.md", "f/a/ä.txt", "f/a.txt", "f/b.txt"),
@@ -685,7 +686,7 @@ def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden(caplog):
     assert [str(path) for path in source.files] == [
         *("f/B.txt", "f/a/z.md", "f/a/ä.txt", "f/a.txt", "f/b.txt", "f/c.zip", "f/d.gz")
     ]
-    assert "skipped 1 run (f/runs/b)" in caplog.text
+    assert "skipped 2 run (f/runs/b, f/runs/c)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
 
     Args:
         model: the model, from `gpt.load`. For an ensemble, only the first member is used.
-        text: 1 to `model.T` characters.
+        text: 1 to T ids (characters or bytes), where T is `model.config.model.T`.
 
     Returns:
         An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the

@@ -100,7 +100,7 @@ def estimate(
 
 
 def training_extras() -> "Extras":
-    """Return the functions that other parts of the package add to a run."""
+    """Return what a run uses from outside the core: a baseline, and a picture of attention."""
     from gpt.evaluation.baselines import trigram_bits_per_character
     from gpt.training.run_context import Extras
 

@@ -186,20 +186,20 @@ class Model:
         """Compute the logits of the next character after each character of a text.
 
         Args:
-            text: 1 to `model.T` characters, or UTF-8 bytes with `data.vocabulary: bytes`.
+            text: 1 to T ids (characters or bytes), where T is the setting `model.T`.
 
         Returns:
             float32 tensor (T, V) on the CPU. Row t predicts the character (or byte) t + 1.
 
         Raises:
-            UsageError: the text is empty, longer than `model.T`, or has unknown characters.
+            UsageError: the text is empty, longer than T, or has unknown characters.
         """
         return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
 
-        The text is cut into consecutive windows of at most `model.T` characters.
+        The text is cut into consecutive windows of at most T ids, the setting `model.T`.
 
         Args:
             text: at least 2 characters.
@@ -221,7 +221,7 @@ class Model:
         In an ensemble, only the first member is used.
 
         Args:
-            text: 1 to `model.T` characters.
+            text: 1 to T ids (characters or bytes), where T is the setting `model.T`.
 
         Returns:
             An Attention of float32 tensors on the CPU, for H heads and T characters. `weights`

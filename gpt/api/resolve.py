@@ -74,7 +74,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to lists or numbers, and other objects to lists."""
+            """Convert a numpy or torch value; make others a list, which validation refuses."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

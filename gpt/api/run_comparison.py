@@ -34,8 +34,8 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         All losses are in nats per character, so runs of different vocabularies can be compared.
 
     Raises:
-        UsageError: there is no such run, the val texts of two runs differ, or there is nothing to
-            compare.
+        UsageError: there is no such run, the val texts of two runs differ, a text has changed, or
+            there is nothing to compare.
         CheckpointError: a run is damaged.
         TextError: a text is missing, and no val loss in nats per character was stored.
     """
@@ -107,8 +107,8 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     """Score the best checkpoint of a run on its val split; also return hashes of the val text.
 
     Two runs have the same val text if they share a hash. One hash is that of the whole text (from
-    the checkpoint), with `data.val_fraction` appended. The other is that of the val text, with
-    unknown characters replaced. If the text is missing, there is no such hash.
+    the checkpoint), with `data.val_fraction` appended. The other is that of the val text, and is
+    absent if the text is missing.
     """
     with phase("loading the model"):
         from gpt.device import default_modes

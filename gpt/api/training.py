@@ -75,7 +75,7 @@ def train(
             the config.
         overwrite: whether to replace a run in the folder. The old run is deleted when the new run
             has its first checkpoint, and is restored if training fails before that.
-        should_stop: called after each step (with several ranks on GPUs, after at most ten steps),
+        should_stop: called after each step (with several ranks on GPUs, at least every ten steps)
             and during an evaluation, possibly from another thread. If it returns True, training
             stops and its state is saved.
         on_event: called for each event, see above.

@@ -69,7 +69,7 @@ def load_config(
 
 
 def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
-    """Return Muon's learning rate, by its key, scaled by the same factor as AdamW's in `changes`.
+    """Return {key: rate} for Muon's rate, scaled by the factor by which `changes` scale AdamW's.
 
     Return {} if `changes` lack AdamW's rate, if they contain Muon's, or if `settings` lack Muon's.
     """
@@ -107,7 +107,9 @@ def check_effects(config: Config, given: Collection[str]) -> None:
         ("data.val_fraction", config.data.val_source is not None, "data.val_source is val"),
     ):
         if is_unused and key in given:
-            raise ConfigError(f"{key} has no effect: {reason}; change one of the two")
+            raise ConfigError(
+                f"{key} has no effect, because {reason}; leave it out, or change the other one"
+            )
 
 
 def _settings(base: Config | Path | str | None) -> Flat:

@@ -36,11 +36,11 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# by dotted key: the last commit that loads a run with another value than the given one
+# by dotted key: a commit and a value; a run with another value loads only up to this commit
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
 }
-# by dotted key: the last commit that resumes a run with another value than the given one
+# by dotted key: a commit and a value; a run with another value resumes only up to this commit
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),

@@ -91,7 +91,7 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in `annotation`: a union or tuple and its parts, or the type itself."""
+    """Return the types in `annotation`: for a union or tuple, itself and the types of its parts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])

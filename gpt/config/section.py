@@ -41,7 +41,7 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     """Declare a setting as a pydantic field.
 
     `default` may be a function that computes it from the settings above this one. `options` are
-    attributes of `Setting`; `group` is also the heading of the settings below, up to the next.
+    attributes of `Setting`; `group` is the heading of all settings up to the next `group`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)
@@ -53,7 +53,7 @@ fixed = partial(setting, fine_tuning="fixed")
 
 
 def check_utf8(text: str) -> str:
-    """Return `text`; raise ValueError if UTF-8 cannot encode it, as the names of some files."""
+    """Return `text`; raise ValueError if UTF-8 cannot encode it, as some names of files."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -16,7 +16,7 @@ MAX_LEVELS = 20  # largest depth of nested keys; parsing a hundred thousand leve
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML loader that parses scalars as in YAML 1.2 and refuses duplicate keys.
+    """Safe YAML loader that parses scalars nearly as YAML 1.2, and refuses duplicate keys.
 
     PyYAML implements YAML 1.1, which reads `3e-4` as a string, `no` as false, `010` as 8, `1:30` as
     90 and `2026-01-01` as a date. Users do not expect that in a config.

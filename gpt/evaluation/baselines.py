@@ -68,8 +68,8 @@ def reference_losses(
 ) -> list[ReferenceLoss]:
     """Return losses of n-gram models and installed compressors in nats per character, lowest last.
 
-    A compressor's loss is computed from the growth of the compressed train split if the text is
-    appended. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
+    A compressor's loss is computed from how much the compressed train split grows when the text is
+    appended to it. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
     `ids_per_character` converts nats per id of the text to nats per character.
     """
     losses = {

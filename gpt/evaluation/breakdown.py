@@ -55,9 +55,9 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return a group for each label, sorted by the smallest value that has this label.
+        """Return a group for each label, sorted by the smallest value of each group.
 
-        Several values can have the same label: the code points of Latin letters have `Latin`.
+        Several values can have one label: all code points of Latin letters have `Latin`.
         """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):

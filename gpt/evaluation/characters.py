@@ -24,7 +24,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (
-        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # found in 8-bit encodings
+        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # misread 8-bit text
         "the text was decoded in a wrong encoding; convert the original again",
     ),
     "control": (
@@ -75,7 +75,7 @@ class Findings:
 class CountedText:
     """A text and the counts of its characters.
 
-    `ids` are the text's characters by `vocabulary`, which is not one of bytes.
+    `ids` encode the text by `vocabulary`, which must be one of characters.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:

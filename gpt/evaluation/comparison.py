@@ -1,4 +1,4 @@
-"""Compare runs: their curves, rows of runs that differ only by seed, and differences of rows.
+"""Compare runs: their curves; rows, each of runs that differ only by seed; differences of rows.
 
 Each row is a configuration, trained with one or more seeds. The difference of two rows' mean losses
 has two confidence intervals: one for other text of the same kind, from losses on blocks of the
@@ -158,8 +158,8 @@ class RowDifference:
 
     row: int  # number of the row
     difference: float  # negative if the row is better
-    text: Interval | None  # of the difference on other text; None if losses of blocks are unknown
-    seeds: Interval | None  # of the difference with other seeds; None if a row has only one run
+    text: Interval | None  # interval of it on other text; None if losses of blocks are unknown
+    seeds: Interval | None  # interval of it with other seeds; None if a row has only one run
 
 
 @dataclass(frozen=True)

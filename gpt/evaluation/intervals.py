@@ -44,7 +44,7 @@ class BlockSums:
 
     A block has about 3 sqrt(n) ids. Blocks must be longer than the distance at which losses are
     correlated, but also short enough that the text has many blocks. Their lengths differ by at most
-    one id, so that the mean over blocks is the mean over the text.
+    one id, so that the mean over blocks is nearly the mean over the text.
     """
 
     def __init__(self, n: int) -> None:
@@ -71,7 +71,8 @@ class BlockSums:
 
         The ends are the quantiles p and 1 - p of the bootstrap means. Let n be the number of
         blocks, t = student_quantile(n - 1), and Phi the normal distribution function. Then p is
-        Phi(-t sqrt(n / (n - 1))) (arXiv:1411.5279, section 4.3); 2.5 % would be too large.
+        Phi(-t sqrt(n / (n - 1))) (arXiv:1411.5279, section 4.3); with 2.5 %, the interval would be
+        too narrow.
         """
         n = len(self.sums)
         if n < 2:

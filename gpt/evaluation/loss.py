@@ -65,7 +65,7 @@ def evaluate_each(
     the windows, so each of them has to call this function.
 
     Returns:
-        Losses in nats per id: of `model`; if it is an ensemble, then of each member.
+        Losses in nats per id: first of `model`; for an ensemble, followed by those of its members.
 
     Raises:
         Stopped: `should_stop` returned True on any rank.

@@ -114,8 +114,8 @@ class Scores:
 def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
-    Each id is predicted from the ids before it in its window of `model.T` ids. The losses are those
-    that `evaluate` averages. At least two ids are needed. `k` is reduced to V if it is larger.
+    Each id is predicted from the ids before it in its window of `model.config.T` ids. `evaluate`
+    averages the same losses. At least two ids are needed. `k` is reduced to V if it is larger.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()

@@ -106,7 +106,7 @@ def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[s
         part = vocabulary.decode(ids[start : start + TRAIN_PART_IDS])
         *whole, last = (last + part).split("\n")
         found |= lines & {*whole}
-        last = last[: longest + 1]  # one character more than `longest` suffices for a mismatch
+        last = last[: longest + 1]  # a longer line cannot match, so its beginning is enough
     return found | (lines & {last})
 
 

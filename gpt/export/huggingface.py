@@ -58,7 +58,7 @@ def export_huggingface(
     Other files in `out` are kept.
 
     Raises:
-        UsageError: `out` exists, and is not to be replaced or is not a folder of such an export.
+        UsageError: `out` exists without `overwrite`, or is no folder, or has other files.
     """
     _check_folder(out, overwrite)
     config = _without_folders(checkpoint.config)

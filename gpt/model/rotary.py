@@ -1,6 +1,6 @@
 """Rotary positions and the partial key offset. Both use pairs of channels i and i + hs / 2.
 
-The partial key offset replaces half of the channels of each key by those of the previous key.
+The partial key offset replaces about half of the channels of a key by those of the previous key.
 
 Shapes: B batch, H heads, T time, hs head_size.
 """
@@ -59,7 +59,7 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offset_keys(k: Tensor) -> Tensor:
-    """Replace half of the channels of keys (..., T, head_size) by those of the previous key.
+    """Replace about half of the channels of keys (..., T, head_size) by those of the previous key.
 
     The first key gets zeros. The replaced channels depend on the previous character: a query that
     looks for `e` in these channels attends to the character after an `e`. One head can thus find

@@ -21,7 +21,7 @@ from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
 # Vocabulary size from which the output layer takes most of a step's time, and most characters are
-# rare. Code for such vocabularies does not change the results with smaller ones.
+# rare. Models of smaller vocabularies do not use the code for such ones.
 LARGE_VOCABULARY = 1000
 
 
@@ -38,8 +38,8 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class ExpandReLU2(torch.autograd.Function):
     """Linear layer and squared ReLU, relu(x)^2 (Primer, arXiv:2109.08668), as one operation.
 
-    Autograd would pass over the MLP's wide activations more often. These passes take a quarter of
-    the MLP's training time.
+    Autograd would pass over the MLP's wide activations more often. These additional passes would
+    take a quarter of the MLP's training time.
     """
 
     @staticmethod

@@ -29,10 +29,10 @@ from gpt.training.time_budget import TimeBudget
 PROBE_PART = 0.05  # largest fraction of the time for all measurements
 USUAL_PROBES = 12  # measurements: of long steps, short steps and scoring, for each of four sizes
 MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative to K single models
-MAX_SPEEDUP = 1.25  # largest speed-up over the measured pace for which more steps are made
+MAX_SPEEDUP = 1.25  # limits train.max_steps, if training is faster than measured
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
-MAX_BYTES_PER_CHARACTER = 1.1  # a text of many ids with at most as many is read as bytes
+MAX_BYTES_PER_CHARACTER = 1.1  # with MANY_IDS, a text of at most this many is read as bytes
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ def choose_config(
     should_stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = SINGLE,
 ) -> tuple[Config, Seconds | None]:
-    """Return the config that table.py chooses for a text and a time; log the reason.
+    """Choose size, T, batch, rates, members and token dropout by table.py; log the reason.
 
-    Also return the measured seconds of a step and of scoring a character; None with several ranks.
+    Also return the expected seconds of a step and of scoring a character; None with several ranks.
     Explicit settings of `base` are kept, except train.steps. `minutes` is the time for the whole
     command, and `clock` returns the seconds since it began. Each of the `ranks` measures its share
     of a batch. Raise Interrupted if `should_stop` returns True before a size is measured.

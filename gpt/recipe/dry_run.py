@@ -72,7 +72,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # a run with `train.minutes` makes the same measurements
+            start_s = clock()  # such a run measures the same, so this belongs to its start
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
@@ -92,7 +92,7 @@ def estimate_run(
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
-        # step 0 is only scored with given weights: with a head of zeros, its loss is known
+        # step 0 is scored only with given weights: the loss of a new model is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),

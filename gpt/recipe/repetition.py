@@ -1,7 +1,7 @@
 """Measure how much of a text repeats earlier text. A model can learn to copy such text.
 
-An id is repeated if the `context` ids before it also occur earlier in the same window, and if this
-id also follows their latest earlier occurrence. An induction head predicts such ids
+An id is repeated if the `context` ids before it occurred earlier in the window, and this id
+followed them the last time. An induction head predicts such ids
 (arXiv:2209.11895, "prefix matching").
 """
 

@@ -108,7 +108,7 @@ def specify(
     load: Load,
     should_stop: Callable[[], bool],
 ) -> SweepSpec:
-    """Return the specification of a new sweep: `asked` with the configs to train with.
+    """Return the specification of a new sweep: the trials `asked`, each with its config.
 
     Unset settings are chosen once for all runs that differ only in training settings, so that these
     runs have the same model. They are chosen again for another text, time or model setting. The
@@ -151,7 +151,7 @@ def _chosen(
 def train_trials(
     folder: Path, spec: SweepSpec, load: Load, should_stop: Callable[[], bool], on_event: OnEvent
 ) -> list[SweepRun]:
-    """Train each run of a sweep that is not finished; return the results of all runs.
+    """Train each unfinished run of a sweep; return the results of all runs.
 
     If a run fails, the others are still trained. If `should_stop` returns True, raise Interrupted.
     """
@@ -207,7 +207,7 @@ def _train(
 
 
 def _check_unchanged(config: Config, now: Config) -> None:
-    """Raise UsageError if a run of a sweep was trained with `now`, other settings than `config`.
+    """Raise UsageError unless `now`, with which a run was trained, equals the trial's `config`.
 
     The path of the text may change, and with `train.minutes` the planned steps.
     """

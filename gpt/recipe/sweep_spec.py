@@ -62,7 +62,7 @@ class Trial(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key, without those that gpt chooses. They identify a trial."""
+        """The user's settings by dotted key, which identify the trial; gpt chooses others."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")
@@ -165,7 +165,7 @@ def check_count(runs: int) -> None:
 
 
 def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
-    """If `change` gives `key` several values, return them as the user wrote them, else None."""
+    """If `change` gives `key` several values, return their texts, else None."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None

@@ -123,7 +123,7 @@ def useful_passes(train_characters: int) -> tuple[float, float]:
 def choose_members(
     size: Size, characters: float, train_characters: int, max_members: int
 ) -> Choice:
-    """Divide `characters`, which one model of `size` would see in the time, by rules 2 and 3."""
+    """Choose how many members share `characters`, what one model sees, by rules 2 and 3."""
     passes, dropout = useful_passes(train_characters)
     useful = passes * train_characters
     members = min(max(1, round(characters / useful)), max_members)
@@ -136,8 +136,8 @@ def choose_members(
 def context_length(shortest_split: int, size: Size) -> int:
     """Return T: the largest power of two up to a quarter of the shorter split, train or val.
 
-    T is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least the power
-    of two up to USUAL_MIN_CONTEXT.
+    T is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least the
+    largest power of two up to USUAL_MIN_CONTEXT.
     """
     limit = LONGEST_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
     longest = max(USUAL_MIN_CONTEXT, shortest_split // 4)
@@ -145,10 +145,11 @@ def context_length(shortest_split: int, size: Size) -> int:
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the characters of a step: `batch_size` x `T`, or if it is None, a power of two.
+    """Return the characters of a step: `batch_size` x `T`, or if it is None, a chosen number.
 
-    The power is at least `T`, and grows with the square root of `characters`: in a short run, many
-    small steps are better than few large ones (arXiv:1812.06162; scripts/experiments.md).
+    That is a power of two that grows with the square root of `characters`, or `T` if it is larger:
+    in a short run, many small steps are better than few large ones (arXiv:1812.06162;
+    scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T

@@ -58,9 +58,11 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     `old` is the config of the original run, and `new` that of the run that fine-tunes it.
     """
     before, now = values(old), values(new)
-    keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
+    keys = ["data.split", "data.val_fraction", "data.val_source", "data.documents"]
+    keys += ["seed"] if new.data.split == "documents" else []  # it selects the documents of val
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
-    if len(split) == 1 and before["data.val_fraction"] > now["data.val_fraction"]:
+    is_smaller = before["data.val_fraction"] > now["data.val_fraction"]
+    if len(split) == 1 and is_smaller and new.data.split == "tail":
         return  # val is the end of the original run's val
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(

@@ -52,7 +52,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_run(name: str | None) -> Path:
-    """Return the folder of a run by its path or its name in `runs/`; for None, of the newest run.
+    """Return a run's folder, given its path or its name in `runs/`; None is the newest run.
 
     Raises:
         UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
@@ -152,7 +152,7 @@ class RunSummary:
     text: str | None = None
     step: int | None = None
     steps: int | None = None
-    val_loss: float | None = None  # the lowest so far, in nats per `unit`
+    val_loss: float | None = None  # of the best checkpoint, in nats per `unit`, on all of val
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
     unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None

@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # an old run without config.yaml is all in `.replaced` if the new run has written the same names
+    # without config.yaml: if `run` has files of the same names, the new run wrote them
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):

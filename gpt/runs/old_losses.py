@@ -50,7 +50,7 @@ def best_step(run: Path, kept: Iterable[int]) -> int | None:
 
 
 def recorded_loss(record: dict[str, Any], name: str) -> float:
-    """Return a record's loss `NAME_network` (the network's own, in old runs), or else its `name`.
+    """Return the loss `name` of a record; in an old run, that of its network.
 
     Raises:
         KeyError: the record has no such loss.

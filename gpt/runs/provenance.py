@@ -54,7 +54,7 @@ def _git_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
 
     try:
-        # the next line fails if this file is not in a repository, or in that of another program
+        # fails unless git tracks this file, so that the repository of another program is not used
         git("ls-files", "--error-unmatch", Path(__file__).name)
         return git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):

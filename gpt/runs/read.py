@@ -80,7 +80,7 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; try again if another process replaces it while it is read."""
+    """Read a checkpoint; try again after an error: another process may be replacing it."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]

@@ -77,7 +77,8 @@ def _newest_intact(
 ) -> tuple[Read, dict[int, CheckpointError]]:
     """Return `read(run, step)` for the newest checkpoint that is not damaged.
 
-    Also return the errors of the newer, damaged checkpoints by step.
+    Also return the errors of the newer, damaged checkpoints by step. First undo a replacement of a
+    checkpoint that a kill interrupted.
     """
     folder = run / "checkpoints"
     for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a kill in `write_checkpoint`

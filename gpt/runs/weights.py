@@ -22,5 +22,5 @@ def load_weights(model: LanguageModel, data: CheckpointData) -> None:
 
 
 def weights_of(model: LanguageModel) -> Tensors:
-    """Return the weights of a model by parameter name; on a CPU, arrays that share its memory."""
+    """Return weights by parameter name, as arrays; on a CPU, they share the model's memory."""
     return {name: tensor.numpy(force=True) for name, tensor in model.state_dict().items()}

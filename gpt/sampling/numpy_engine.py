@@ -1,7 +1,7 @@
 """Engine for CPUs: the forward pass of gpt/model/transformer.py, implemented in numpy.
 
-It is faster than torch for single characters: starting many small operations takes most of their
-time in torch, and importing torch takes a second. Tests compare both; they differ only by rounding.
+It is faster than torch for single characters: in torch, small operations take most of their time
+to start, and importing torch takes a second. Tests compare both; they differ only by rounding.
 
 Shapes: K ensemble members (1 for a single model), B texts, H heads, C channels, V vocabulary size.
 A query or key has `hs` channels, and a value `vs`. A call appends t characters to each of n texts.

@@ -24,7 +24,7 @@ from gpt.serve.served_model import MAX_TEXTS, ServedModel
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
-STALL_S = 3  # seconds of not reading after which a stream is dropped if its places are needed
+STALL_S = 3  # seconds without reading after which a stream gives way to another request
 Answer = TypeVar("Answer")
 
 
@@ -70,8 +70,8 @@ class App(Starlette):
     client that reads slowly.
 
     `hosts` are the names that the `Host` of a request can have; `*` for any. Without this check,
-    `Origin` and `Host` would be equal if another site's name resolves to this machine (DNS
-    rebinding). Requests need `token`, unless it is None.
+    a site whose name resolves to this machine would pass AccessCheck, because its `Origin` equals
+    `Host` (DNS rebinding). Requests need `token`, unless it is None.
     """
 
     def __init__(self, model: ServedModel, token: str | None, hosts: list[str]) -> None:

@@ -31,7 +31,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     for epoch in np.unique(epochs):
         source, drawn = uniforms(seed, "batch", int(epoch)), epochs == epoch
         offset = int(source.integers(last))
-        # at the end of the text, windows continue near its beginning
+        # after the end of the text, the next window starts near its beginning; no window wraps
         starts[drawn] = (offset + T * shuffled(positions[drawn], count, source)) % last
     windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]

@@ -21,7 +21,7 @@ ENCODINGS = (  # encodings that are tried, the preferred ones first
     *("cp1254", "cp1252", "cp1250", "cp1251", "koi8_r", "cp1253", "cp1256", "cp932", "euc_jp"),
     *("gb18030", "big5", "cp949", "cp866", "mac_roman", *WIDE),
 )
-NEARLY_AS_LIKELY = 0.1  # encodings with scores (0 to 1) closer than this are equally likely
+NEARLY_AS_LIKELY = 0.1  # encodings whose penalties differ by less than this are equally likely
 ZIP = b"PK\x03\x04"
 DOCUMENTS = {  # name of the first file in a ZIP archive: the format of the archive
     b"mimetype": "EPUB or OpenDocument",
@@ -191,7 +191,7 @@ def binary_format(head: bytes, name: str, encoding: str) -> str | None:
 
 
 def is_binary(text: bytes) -> bool:
-    """Return whether `text` has a NUL, or more than MAX_CONTROLS (but at least 2) of CONTROLS.
+    """Return whether `text` has a NUL, or 2 or more CONTROLS that are over MAX_CONTROLS of it.
 
     To save time, controls are counted in the first COUNTED_BYTES only.
     """

@@ -16,7 +16,7 @@ from gpt.errors import listed
 from gpt.seeds import uniforms
 
 MAX_LISTED_NAMES = 3  # largest number of file names in a notice
-MIN_FRACTION = 1e-12  # of a text; a smaller part is rounded to nothing
+MIN_FRACTION = 1e-12  # smallest usable fraction of a text; a smaller one rounds to nothing
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
@@ -130,7 +130,7 @@ def least_characters(T: int, val_fraction: float) -> int | None:
 
 
 def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[tuple[bytes, bool]]:
-    """Divide a normalised file or record into `documents`: itself, or its lines with their ends.
+    """Normalise a file or record, and divide it into `documents`: itself, or lines with ends.
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.

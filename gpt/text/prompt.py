@@ -11,7 +11,7 @@ from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-LISTED_CHARACTERS = 20  # largest number of characters in a message; it counts the others
+LISTED_CHARACTERS = 20  # largest number of characters that a message lists
 
 
 def prepare_prompt(

@@ -25,7 +25,7 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suff
 LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message, in characters
 ARCHIVES = (".zip", ".tar")
 TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
-IN_A_RUN = {"config.yaml", "checkpoints"}  # names that the folder of every run contains
+IN_A_RUN = {"config.yaml", "provenance.jsonl"}  # names that the folder of every run contains
 IN_A_SWEEP = "sweep.json"  # name of a file that the folder of every sweep contains
 
 
@@ -140,7 +140,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
                 yield member.name, Entry(name, content.__enter__, start)  # already open
-        # tarfile stops at a damaged header as at the end; after the real end, all bytes are zero
+        # tarfile takes a damaged header for the end; after the real end, all bytes are zero
         file.seek(archive.offset)
         while block := file.read(CHUNK_BYTES):  # the checksum is verified at the end of the file
             if block.strip(b"\0"):

@@ -24,7 +24,7 @@ DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
 BATCH_ROWS = 64  # number of Parquet rows to decode at a time
 
 Record = tuple[int, Any]
-"""The number of a record in its file, and its value."""
+"""The number of a record, or of its line, in its file, and its value."""
 
 
 def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> Iterator[Document]:
@@ -141,7 +141,7 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield (number, value) for each element of an array, from 1; a single value is the only one.
+    """Yield (number, element) for each element of an array, from 1; else (1, value).
 
     If `text` has several values, each must be on its own line, as in .jsonl.
     """
@@ -156,7 +156,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the values of each row of a .csv or .tsv file, after the number of its last line.
+    """Yield (number of its last line, values) for each row of a .csv or .tsv file.
 
     Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
     no special meaning.

@@ -65,7 +65,7 @@ class Progress:
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def overfit_warning(self) -> str:
-        """Return a warning if the loss has just risen for OVERFIT_EVALUATIONS milestones, or ""."""
+        """Return a warning if OVERFIT_EVALUATIONS milestones in a row had no new best, or ""."""
         if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
             return ""
         return (
@@ -107,7 +107,7 @@ class Evaluator:
         self.earlier_loss = math.log(len(self.context.corpus.vocabulary))
 
     def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
-        """Compute the val loss after `step` steps; at a milestone, these can become the best.
+        """Compute the val loss after `step` steps; at a milestone, this step can become the best.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
@@ -133,7 +133,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
-                if not early and losses["val_loss"] < best_val_loss:  # all of val disagrees
+                if not early and losses["val_loss"] < best_val_loss:  # on all of val
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.choose(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss

@@ -64,7 +64,7 @@ class Backward:
             return self.compute(x, y)
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute what `__call__` returns, for a batch `x`, `y` on the CPU, (B, T) each."""
+        """Set each `.grad`, and return the loss, for a batch `x`, `y` on the CPU, (B, T) each."""
         return self.accumulate(self.parts(self.on_device(x), self.on_device(y)))
 
     def accumulate(self, parts: Parts) -> Tensor:

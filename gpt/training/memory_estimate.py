@@ -19,13 +19,13 @@ from gpt.training.linear_cross_entropy import logits_at_once
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (measured)
-# Measured activations, relative to `_activation_bytes`, by whether matrix products are bfloat16;
-# all other operations are float32. On a GPU, this is the size of what autograd saves, plus a fifth.
+# Measured size of activations as a multiple of `_activation_bytes`. The key is whether matrix
+# products are bfloat16. On a GPU, what autograd saves was measured, and a fifth was added.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
 HOST_PARTS = ("batch",)  # parts of `training_bytes` that are not in the memory of a GPU
-MAX_MEMORY_PART = 0.8  # largest fraction of the free memory for training that gpt chooses
+MAX_MEMORY_PART = 0.8  # a config that gpt chooses takes at most this part of the free memory
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
     "train.accumulation"

@@ -100,7 +100,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
 
 @contextmanager
 def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
-    """Raise CheckpointError for errors that a training state of another model causes."""
+    """Convert errors to a CheckpointError: the training state is of another model."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -31,8 +31,8 @@ class Schedule:
     rollback after a divergence halves it.
 
     At a milestone, an evaluation also draws a sample, and its loss decides which checkpoint is the
-    best. Every evaluation is a milestone, except those that only draw the curve of a run with
-    `train.minutes`. A milestone takes more time than scoring a part of val.
+    best. Every evaluation is a milestone, except most of the default ones of a run with
+    `train.minutes` or its plans: these only draw the curve, because a milestone takes more time.
     """
 
     def __init__(self, config: Config) -> None:
@@ -100,7 +100,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def steps_of_each_shape(self) -> list[int]:
-        """Return one step for each batch shape: one past the end (long windows), and 0 (short)."""
+        """Return a step for each batch shape: `steps` (long windows), and 0 if it differs."""
         return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:

@@ -22,7 +22,7 @@ from gpt.training.schedule import Schedule
 # Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes
 # 17 s and halves the time of a step; this run takes 48 s without it.
 MIN_COMPILED_OPERATIONS = 3e15
-# Largest number of steps that may be started before their results are read, which waits for them.
+# Largest number of steps whose results may be unread; reading results waits for these steps.
 MAX_UNREAD_STEPS = 10
 
 StepResult = tuple[Tensor, Tensor]

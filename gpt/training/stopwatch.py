@@ -40,7 +40,7 @@ class Stopwatch:
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> float:
-        """Attribute the seconds since the last lap to `times` times `work`; return them."""
+        """Count the seconds since the last lap as `times` repetitions of `work`; return them."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
@@ -58,7 +58,7 @@ class Stopwatch:
     def step_s(self, T: int) -> float:
         """Return the mean seconds of a step with windows of `T` ids, measured or estimated.
 
-        The estimate is the time before training, times the slowdown of other steps since then.
+        The estimate is the time before training, times the slowdown of steps of another T since.
         """
         both = [work for work in self.seconds if isinstance(work, int) and work in self.probed]
         slowdown = self.seconds[both[-1]] / self.probed[both[-1]] if both else 1.0
@@ -93,7 +93,7 @@ class Stopwatch:
         self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks, seconds: float = PROBE_S) -> float:
-        """Return the mean seconds of a few calls of `work`, ignoring the first, slower call."""
+        """Return the mean seconds of a few calls of `work`, except the first, slower one."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= seconds):
             self.start()

@@ -46,7 +46,7 @@ class TimeBudget:
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
     def val_part(self, config: Config) -> float:
-        """Return the fraction of val to keep: 1, unless scoring all of val takes too long."""
+        """Return the fraction of val to keep: 1 if the user chose val, or scoring it is fast."""
         whole_s = self.score_s(self.val_characters)
         is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
         if is_given or whole_s <= WHOLE_PART * self.limit_s:

@@ -81,7 +81,7 @@ class Trainer:
         return callbacks
 
     def start(self) -> None:
-        """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted."""
+        """Save changed settings; evaluate a new run, or repeat an interrupted evaluation."""
         self.stopwatch.start()
         if self.rollback:
             self.notify(self.step, self.rollback)
@@ -116,17 +116,17 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def end_previous_lap(self, T: int) -> None:
-        """Attribute the time since the last step to its milestone, if it was one, or to steps."""
+        """Count the time since the last step as its milestone, if it was one, else as steps."""
         was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
         was_milestone = was_evaluated and self.is_due(self.schedule.milestone_every)
         work, times = (MILESTONE, 1) if was_milestone else (T, 0)
         self.stopwatch.lap(work, times)
 
     def read_due_results(self) -> dict[str, float]:
-        """Wait for the loss and gradient norm of this step, and return them, if they are needed."""
+        """If they are needed, wait for all unread results, and return those of the newest step."""
         periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # ranks stop together
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # ranks agree later
         if len(self.unread) < self.update.max_unread and not (is_needed or stops):
             return {}
         progress = self.evaluator.progress
@@ -188,15 +188,15 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # the sums of `due` and `end` are the values of rank 0: they are 0 on other ranks
+        # `due` and `end` are 0 except on rank 0, so their sums are its values
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
         return stops > 0, dues > 0, end
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
         """Save a checkpoint if one is due, at a `stop`, or if this step is the best or the last."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # else `roll_back` needs the last
+        is_stable = not self.evaluator.progress.skipped_in_a_row  # else keep the last to roll back
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        was_saved = self.checkpointer.saved_at_step == self.step  # before its evaluation
+        was_saved = self.checkpointer.saved_at_step == self.step  # before this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
         if self.is_unsaved and (is_due or was_saved or is_last_or_best or stop):
             self.write_checkpoint()

@@ -20,7 +20,7 @@ ABSENT = -1  # id of padding, and of positions before a text; its embedding is z
 
 
 class CharacterGPTConfig(PretrainedConfig):
-    """Settings of the model. The comments give the names of these settings in `gpt`."""
+    """Settings of the model. Comments give their names in `gpt`, or their meaning."""
 
     model_type = "character_gpt"
 
@@ -208,7 +208,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def as_texts(ids: Tensor, t: int) -> Texts:
-    """Decode `ids` (B, T). The last `t` ids of each row are new in this step."""
+    """Return positions and mask of the last `t` ids of the B texts in `ids` (B, T)."""
     present = ids != ABSENT
     positions = (present.cumsum(1) - 1).clamp(min=0)[:, -t:]
     key = torch.arange(ids.shape[1], device=ids.device)
