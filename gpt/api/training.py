@@ -196,7 +196,7 @@ def _resume(
     if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
-        minutes = None  # the config that was saved when the run started has them
+        minutes = None  # they are in the config that was saved when the run started
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)

@@ -50,7 +50,7 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     answer = sys.stdin.readline().strip().lower()
     if not sys.stdin.isatty():
-        typer.echo(err=True)  # a terminal would show the line end of the answer
+        typer.echo(err=True)  # an answer that is not typed ends no line
     if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 

@@ -14,7 +14,7 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
 CONTEXT_CHARACTERS = 4  # length of the context that must occur again
-CHANCE_WINDOWS = 64  # a context may occur again by chance once in this many windows
+CHANCE_WINDOWS = 64  # a context must be so long that it recurs by chance in 1 of 64 windows
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
 MAX_SCORED_IDS = 60_000  # largest number of val ids to score, spread evenly
 # Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation

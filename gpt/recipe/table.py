@@ -174,7 +174,7 @@ def settings(
     learning_rate = LEARNING_RATE * relative_length**-0.21 * min(1.0, RUN_C / C) ** 0.5
     max_heads = max(1 + repeats, round(C / HEAD_SIZE))
     heads = next((n for n in range(max_heads, 0, -1) if C % (2 * n) == 0), 1)
-    divisor = 2 if repeats else 4  # of T, for the first windows
+    divisor = 2 if repeats else 4  # the first windows have T / divisor characters
     return {
         "model.T": T,
         "model.C": C,

@@ -57,7 +57,7 @@ class TimeBudget:
         """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
         if (part := self.val_part(config)) == 1:
             return None
-        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # rounding keeps at least half
+        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # rounding may halve it
         fraction = max(part * corpus.val_characters / corpus.characters, min_fraction)
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")

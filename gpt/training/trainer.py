@@ -103,7 +103,7 @@ class Trainer:
         self.is_unsaved = True
         self.metrics = {}
         self.evaluator.is_best = False
-        self.evaluator.progress.val_loss = None  # of the new weights
+        self.evaluator.progress.val_loss = None  # unknown for the new weights
         results = self.read_due_results()
         self.timed_s += self.stopwatch.lap(T)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
@@ -126,7 +126,7 @@ class Trainer:
         """If they are needed, wait for all unread results, and return those of the newest step."""
         periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # ranks agree later
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` asks
         if len(self.unread) < self.update.max_unread and not (is_needed or stops):
             return {}
         progress = self.evaluator.progress
