@@ -13,7 +13,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import values
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import metrics_of
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -70,7 +70,7 @@ def test_a_config_trains(path):
     fewer = ["train.steps=3", "train.warmup_steps=1", "train.batch_size=2"]
     fewer += ["device=cpu", "train.sample_length=3", f"data.source={text}"]
     config = load_config(path, fewer)
-    outcome = train(config, load_corpus(open_source(str(text))), Path("run"))
+    outcome = train_run(config, load_corpus(open_source(str(text))), Path("run"))
     losses = [record["val_loss"] for record in metrics_of(Path("run"))]
     assert outcome.step == 3
     assert losses[-1] < losses[0]

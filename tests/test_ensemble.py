@@ -13,7 +13,7 @@ from gpt.config.schema import Config
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.runs.read import read_checkpoint
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import load, metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -48,13 +48,13 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
     corpus, threads, threads_each, changes
 ):
     config = ensemble(threads=threads, **changes)
-    train(config, corpus, Path("ensemble"))
+    train_run(config, corpus, Path("ensemble"))
     of_all = metrics_of(Path("ensemble"))
     singles, seeds = [], json.loads(Path("ensemble/provenance.jsonl").read_text())["member_seeds"]
     assert seeds[0] == 1337
     for m, seed in enumerate(seeds):
         single = ensemble(**changes, model__ensemble=1, threads=threads_each, seed=seed)
-        train(single, corpus, Path(f"single-{m}"))
+        train_run(single, corpus, Path(f"single-{m}"))
         assert weights_of("ensemble", m) == weights_of(f"single-{m}")
         singles.append(metrics_of(Path(f"single-{m}")))
     for record, *each in zip(of_all, *singles, strict=True):
@@ -69,7 +69,7 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
 
 def test_the_val_loss_is_that_of_the_mean_probability_of_each_character(corpus):
     config = ensemble()
-    train(config, corpus, Path("r"))
+    train_run(config, corpus, Path("r"))
     model, total = load("r"), 0.0
     val = torch.from_numpy(corpus.val.astype("int64"))
     for start in range(0, len(val) - 1, config.model.T):  # character by character
@@ -89,7 +89,7 @@ def test_a_stop_ends_an_ensemble_after_the_current_step(corpus):
     saved: list[int] = []
     config = ensemble(train__steps=31, train__eval_every=31, train__checkpoint_every=31)
     with pytest.raises(Interrupted, match="stopped at step 1, saved"):
-        train(
+        train_run(
             config,
             corpus,
             Path("r"),

@@ -35,7 +35,7 @@ from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text import batches
 from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
-from gpt.training.start import train
+from gpt.training.start import train_run
 from gpt.training.step import TrainStep
 from tests.conftest import (
     COMMAND,
@@ -115,14 +115,14 @@ def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(corpus, tmp_path)
 
 def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(corpus):
     """It went back to the settings of its last checkpoint, and ended as the shorter run."""
-    train(small(), corpus, Path("r"))
+    train_run(small(), corpus, Path("r"))
     before = weights_of(Path("r"))
 
     def kill(model: GPT, ids: torch.Tensor) -> None:
         raise KeyboardInterrupt
 
     with before_forward(kill), pytest.raises(KeyboardInterrupt):
-        train(small(train__steps=17), corpus, Path("r"), mode="resume")
+        train_run(small(train__steps=17), corpus, Path("r"), mode="resume")
     assert read_checkpoint(Path("r"), "last").config.train.steps == 17
     assert read_checkpoint(Path("r"), "best").config.train.steps == 17
     assert weights_of(Path("r")) == before
@@ -132,8 +132,8 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
     "name", ["model.safetensors", "optimizer.safetensors", "training.json", "manifest.json"]
 )
 def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(corpus, caplog, name):
-    train(small(), corpus, Path("uninterrupted"))
-    train(small(train__steps=9), corpus, Path("r"))
+    train_run(small(), corpus, Path("uninterrupted"))
+    train_run(small(train__steps=9), corpus, Path("r"))
     before = {path.name for path in Path("r/checkpoints").glob("step-*")}
     assert "step-9" in before
     path = Path("r/checkpoints/step-9", name)
@@ -141,10 +141,10 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(corpus, cap
     # 9 steps have another schedule than 11, so compare with a run that never got to step 9
     shutil.copytree("r", "other")
     shutil.rmtree("other/checkpoints/step-9")
-    train(small(), corpus, Path("r"), mode="resume")
+    train_run(small(), corpus, Path("r"), mode="resume")
     assert "step-9: damaged" in caplog.text
     assert Path("r/checkpoints/damaged-step-9").is_dir()
-    train(small(), corpus, Path("other"), mode="resume")
+    train_run(small(), corpus, Path("other"), mode="resume")
     assert weights_of(Path("r")) == weights_of(Path("other"))
     assert metrics_of(Path("r")) == metrics_of(Path("other"))
     assert metrics_of(Path("r"))[-1]["step"] == 11
@@ -152,19 +152,21 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(corpus, cap
 
 def test_a_run_that_had_enough_is_finished(corpus):
     """Each resume once trained on, to the next evaluation."""
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     for config in (small(**PART), small(train__patience=1, **PART)):
         with pytest.raises(UsageError, match=r"r is finished: val loss .*, at step 4 .*=null"):
-            train(config, corpus, Path("r"), mode="resume")
-    assert train(small(), corpus, Path("r"), mode="resume").step == 11
+            train_run(config, corpus, Path("r"), mode="resume")
+    assert train_run(small(), corpus, Path("r"), mode="resume").step == 11
 
 
 def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus):
     """Nothing is known yet but the loss of guessing, though that is below the target."""
     with pytest.raises(Interrupted):
-        train(small(**PART), corpus, Path("r"), should_stop=lambda: Path("r/checkpoints").exists())
+        train_run(
+            small(**PART), corpus, Path("r"), should_stop=lambda: Path("r/checkpoints").exists()
+        )
     assert read_checkpoint(Path("r"), "last").step == 1
-    assert train(small(**PART), corpus, Path("r"), mode="resume").step == 4
+    assert train_run(small(**PART), corpus, Path("r"), mode="resume").step == 4
 
 
 def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
@@ -176,7 +178,7 @@ def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
             windows.append(len(ids))
 
     with before_forward(count), pytest.raises(Interrupted) as stopped:
-        train(config, corpus, Path("r"), should_stop=lambda: bool(windows))
+        train_run(config, corpus, Path("r"), should_stop=lambda: bool(windows))
     return stopped.value
 
 
@@ -184,12 +186,12 @@ def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus
     """It once waited for the evaluation's end: minutes, on a large text."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)  # the val split is many batches
     config = small(train__eval_every=11)
-    train(config, corpus, Path("uninterrupted"))
+    train_run(config, corpus, Path("uninterrupted"))
 
     stopped = stop_in_evaluation(config, corpus)
     assert "stopped at step 11, saved" in str(stopped)
     assert metrics_of(Path("r"))[-1]["step"] == 10
-    train(config, corpus, Path("r"), mode="resume")
+    train_run(config, corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
     assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
@@ -203,7 +205,7 @@ def test_a_stop_just_after_an_evaluation_saves_too(corpus):
             evaluated.append(event["step"])
 
     with pytest.raises(Interrupted, match="stopped at step 10, saved"):
-        train(
+        train_run(
             small(train__checkpoint_every=100, **RISING),
             corpus,
             Path("r"),
@@ -263,7 +265,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(text_file):
 
 
 def test_a_run_is_written_by_one_process_at_a_time(corpus, start):
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     script = (
         "from pathlib import Path; from gpt.runs.lock import locked\n"
         "with locked(Path('r')): print('held', flush=True); input()"
@@ -274,11 +276,11 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus, start):
     expected = "r is being written by another process"
     for mode in ("resume", "overwrite"):
         with pytest.raises(UsageError, match=expected):
-            train(small(), corpus, Path("r"), mode)
+            train_run(small(), corpus, Path("r"), mode)
     holder.kill()
     holder.communicate()
     assert Path("r", LOCK).exists(), "left by the dead, and no hindrance"
-    assert train(small(), corpus, Path("r"), mode="resume").step == 11
+    assert train_run(small(), corpus, Path("r"), mode="resume").step == 11
 
 
 def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus):
@@ -286,7 +288,7 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus):
 
     Bug: the message advised to make room on the disk.
     """
-    train(small(), corpus, Path("uninterrupted"))
+    train_run(small(), corpus, Path("uninterrupted"))
 
     def move(model: GPT, ids: torch.Tensor) -> None:
         if Path("r/checkpoints/step-4").exists():
@@ -296,16 +298,16 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus):
         before_forward(move),
         pytest.raises(TrainingError, match=r"step 8 in r .* moved or deleted"),
     ):
-        train(small(), corpus, Path("r"))
+        train_run(small(), corpus, Path("r"))
     assert not Path("r").exists()
-    train(small(), corpus, Path("moved"), mode="resume")
+    train_run(small(), corpus, Path("moved"), mode="resume")
     assert weights_of(Path("moved")) == weights_of(Path("uninterrupted"))
     assert metrics_of(Path("moved")) == metrics_of(Path("uninterrupted"))
 
 
 def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(corpus):
     """Of two runs started at once under one name, one ended as its folder was taken meanwhile."""
-    runs = [train(small(**PART), corpus, Path("runs/r"), mode="numbered").run for _ in range(3)]
+    runs = [train_run(small(**PART), corpus, Path("runs/r"), mode="numbered").run for _ in range(3)]
     assert runs == ["runs/r", "runs/r-2", "runs/r-3"]
     with ThreadPoolExecutor(7) as pool:
         at_once = [*pool.map(make_numbered, [Path("runs/at-once")] * 13)]
@@ -341,16 +343,16 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(corpus, tmp_path):
-    train(small(), corpus, Path("uninterrupted"))
+    train_run(small(), corpus, Path("uninterrupted"))
     with small_disk(tmp_path / "disk", "4m"):
         run, filler = tmp_path / "disk/r", tmp_path / "disk/filler"
-        train(small(**PART), corpus, run)
+        train_run(small(**PART), corpus, run)
         filler.write_bytes(bytes(shutil.disk_usage(run).free - 100_000))
         with pytest.raises(TrainingError, match=r"cannot save step 4 .*No space left on device"):
-            train(small(), corpus, run, mode="resume")
+            train_run(small(), corpus, run, mode="resume")
         assert read_checkpoint(run, "last").step == 4
         filler.unlink()
-        train(small(), corpus, run, mode="resume")
+        train_run(small(), corpus, run, mode="resume")
         assert weights_of(run) == weights_of(Path("uninterrupted"))
         assert metrics_of(run) == metrics_of(Path("uninterrupted"))
 
@@ -379,7 +381,7 @@ def poison() -> Iterator[Poison]:
 
 def test_a_step_that_is_nan_is_skipped_and_reported(corpus, poison):
     poison(lambda step: step in (5, 6))
-    train(small(), corpus, Path("r"))
+    train_run(small(), corpus, Path("r"))
     events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
     assert [step for step, _ in events] == [6, 7]
     assert "step 6 skipped: the loss is 3." in events[0][1]
@@ -390,7 +392,7 @@ def test_a_step_that_is_nan_is_skipped_and_reported(corpus, poison):
 def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(corpus, poison):
     poison(lambda step: step in (17, 18, 19))
     config = small(train__steps=31)
-    outcome = train(config, corpus, Path("r"))
+    outcome = train_run(config, corpus, Path("r"))
     assert outcome.reason == "all steps done"
     records = metrics_of(Path("r"))
     (back,) = (r for r in records if r.get("event", "").startswith("rolled back"))
@@ -406,7 +408,7 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(cor
 
 def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, poison):
     poison(lambda step: step in (5, 6, 7, 20, 21, 22))  # three steps of each run
-    train(small(), corpus, Path("whole"))
+    train_run(small(), corpus, Path("whole"))
     notices: list[str] = []
 
     def kill(event: dict[str, Any]) -> None:
@@ -415,8 +417,8 @@ def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(small(), corpus, Path("r"), on_event=kill)
-    train(small(), corpus, Path("r"), mode="resume")
+        train_run(small(), corpus, Path("r"), on_event=kill)
+    train_run(small(), corpus, Path("r"), mode="resume")
     whole, resumed = (load(run).state_dict() for run in ("whole", "r"))
     assert all(whole[name].equal(resumed[name]) for name in whole)
     backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
@@ -426,7 +428,7 @@ def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, 
 def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(corpus, poison):
     """Saved in their midst, a checkpoint once led from one such step to the next."""
     poison(lambda step: step in (6, 7, 8))
-    train(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
+    train_run(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
     backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
     assert [(r["step"], "from step 9" in r["event"]) for r in backs] == [(4, True)]
 
@@ -436,12 +438,12 @@ def test_weights_that_are_no_numbers_are_never_saved(corpus, monkeypatch):
     monkeypatch.setattr("gpt.training.schedule.Schedule.lr", lambda schedule, step: 1e39)
     config = small(train__optimizer="adamw", train__checkpoint_every=1)
     with pytest.raises(TrainingError, match="rolled back 3 times"):
-        train(config, corpus, Path("r"))
+        train_run(config, corpus, Path("r"))
     assert read_checkpoint(Path("r"), "last").step == 0
 
 
 def test_damaged_files_are_read_right_or_refused(corpus, tmp_path):
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     tally = damaged_files(tmp_path, Path("r"), count=250, seed=3)
     assert tally.failures == []
     assert tally.outcomes.total() == 250
@@ -449,7 +451,7 @@ def test_damaged_files_are_read_right_or_refused(corpus, tmp_path):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])
 def test_a_link_in_a_checkpoint_is_not_followed(corpus, name):
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     path = last_folder(Path("r")) / name
     path.rename("elsewhere")
     path.symlink_to(Path("elsewhere").resolve())
@@ -459,7 +461,7 @@ def test_a_link_in_a_checkpoint_is_not_followed(corpus, name):
 
 def test_a_link_out_of_the_run_is_not_followed(corpus):
     """Bug: a resume made the target of metrics.jsonl and provenance.jsonl, outside of the run."""
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     nowhere, secret, kept = Path("nowhere").resolve(), Path("secret").resolve(), Path("kept")
     secret.write_text("mine")
     names = (
@@ -472,7 +474,7 @@ def test_a_link_out_of_the_run_is_not_followed(corpus):
             link.rename(kept)
         link.symlink_to(target)
         with pytest.raises(UsageError, match="got a link or pipe"):
-            train(small(), corpus, Path("r"), mode="resume")
+            train_run(small(), corpus, Path("r"), mode="resume")
         assert (nowhere.exists(), secret.read_text()) == (False, "mine")
         link.unlink()
         if kept.exists():
@@ -493,7 +495,7 @@ def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsew
 )
 def test_a_config_that_claims_a_giant_costs_nothing(corpus, key, value):
     """n_layer: 1000000000 once made reading list the parameters of all those layers."""
-    train(small(**PART), corpus, Path("r"))
+    train_run(small(**PART), corpus, Path("r"))
     last = last_folder(Path("r"))
     config = json.loads((last / "config.json").read_text())
     config["model"][key] = value
@@ -517,6 +519,6 @@ def test_checkpoints_come_by_the_clock(corpus, monkeypatch):
         return call(self, step)
 
     monkeypatch.setattr(TrainStep, "__call__", slow)
-    train(config, corpus, Path("r"))
+    train_run(config, corpus, Path("r"))
     assert seen == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10]
     assert read_checkpoint(Path("r"), "last").step == 11

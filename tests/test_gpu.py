@@ -17,7 +17,7 @@ from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.training.build_step import build_step
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import small
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(corpus, compile
         device="cuda", train__compile=compile_, train__precision=precision, train__steps=60,
         train__learning_rate=1e-2,
     )  # fmt: skip
-    outcome = train(config, corpus, Path("r"))
+    outcome = train_run(config, corpus, Path("r"))
     assert outcome.best_val_loss < 3.0
     for device in ("cpu", "cuda"):
         data = read_checkpoint(Path("r"), "best")

@@ -25,7 +25,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.linear_cross_entropy import linear_cross_entropy
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -151,17 +151,17 @@ def test_what_was_never_seen_before_a_character_changes_nothing():
 def test_a_run_resumes_bit_for_bit(corpus, set_threads, members, accumulation):
     set_threads(2)
     config = small(model__ensemble=members, train__accumulation=accumulation)
-    train(config, corpus, Path("whole"))
+    train_run(config, corpus, Path("whole"))
     steps: list[int] = []
     with pytest.raises(Interrupted, match="stopped at step 4, saved"):
-        train(
+        train_run(
             config,
             corpus,
             Path("part"),
             on_event=lambda event: steps.append(event["step"]),
             should_stop=lambda: 4 in steps,
         )
-    train(config, corpus, Path("part"), mode="resume")
+    train_run(config, corpus, Path("part"), mode="resume")
     whole, part = (read_checkpoint(Path(run), "last") for run in ("whole", "part"))
     assert whole.step == part.step == config.train.steps
     assert {n: w.tobytes() for n, w in whole.weights.items()} == {

@@ -21,7 +21,7 @@ from gpt.lessons.render import check, check_differ, heat_map, table, to_notebook
 from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import small
 from tests.lessons import SECONDS, cells_of, printed, short, shown
 from tests.test_model import shaken
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text(TEXT * 53)
     config = small(train__steps=40, model__dropout=0.5, model__attention_scale=1.5)
-    train(config, load_corpus(open_source(str(folder / "text.txt"))), folder / "run")
+    train_run(config, load_corpus(open_source(str(folder / "text.txt"))), folder / "run")
     return str(folder / "run")
 
 

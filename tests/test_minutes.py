@@ -24,7 +24,7 @@ from gpt.text.corpus import Corpus
 from gpt.training import time_budget
 from gpt.training.run_context import Outcome
 from gpt.training.schedule import Schedule
-from gpt.training.start import train
+from gpt.training.start import train_run
 from gpt.training.stopwatch import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
@@ -68,7 +68,7 @@ def timed(minutes: float = 1.0, **changes: Any) -> Config:
 
 def run_on(machine: Machine, config: Config, corpus: Corpus, run: str, **options: Any) -> Outcome:
     with machine.computing():
-        return train(config, corpus, Path(run), stopwatch=Stopwatch(machine), **options)
+        return train_run(config, corpus, Path(run), stopwatch=Stopwatch(machine), **options)
 
 
 def even(batch: int) -> float:
@@ -100,7 +100,7 @@ def test_a_run_ends_with_its_time_and_repeats_from_its_folder(pace, corpus):
     warmup = load_config("r/config.yaml").train.warmup_steps
     assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
     assert rates[-1] < 0.05 * max(rates)
-    again = train(load_config("r/config.yaml"), corpus, Path("again"))
+    again = train_run(load_config("r/config.yaml"), corpus, Path("again"))
     assert again.step == outcome.step
     assert metrics_of(Path("again")) == metrics_of(Path("r"))
     assert same_weights(Path("again"), Path("r"))
@@ -232,7 +232,7 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     assert (again.train.minutes, again.train.plans[1][0]) == (None, first)
     windows = [schedule.shape(step)[1] for step in range(first, outcome.step)]
     assert set(windows) == {12}, "those of a run that is done stay long"
-    train(again, corpus, Path("again"))
+    train_run(again, corpus, Path("again"))
     assert same_weights(Path("again"), Path("r"))
     scored = [[r for r in metrics_of(Path(run)) if "val_loss" in r] for run in ("r", "again")]
     assert scored[0] == scored[1]
@@ -266,7 +266,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus):
     run_on(Machine(uneven), newest.config, corpus, "r", mode="resume")
     replayed = load_config("r/config.yaml")
     assert read_summary(Path("r"), "last").finished
-    train(replayed, corpus, Path("again"))
+    train_run(replayed, corpus, Path("again"))
     assert same_weights(Path("again"), Path("r"))
 
 
@@ -282,7 +282,7 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus, killed):
     run_on(machine, saved, corpus, "r", mode="resume")
     replayed = load_config("r/config.yaml")
     assert replayed.train.plans[: len(saved.train.plans)] == saved.train.plans
-    train(replayed, corpus, Path("again"))
+    train_run(replayed, corpus, Path("again"))
     assert metrics_of(Path("again")) == metrics_of(Path("r"))
     assert same_weights(Path("again"), Path("r"))
 

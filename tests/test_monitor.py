@@ -35,7 +35,7 @@ from gpt.training.callbacks.callback import Callback
 from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import Extras, RunContext
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
 
 
@@ -95,7 +95,7 @@ def recorders(
 def test_tensorboard_shows_the_metrics_by_step(text_file):
     """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
     config = small(train__steps=21, data__source=str(text_file))
-    train(config, load_corpus(open_source(str(text_file))), Path("r"))
+    train_run(config, load_corpus(open_source(str(text_file))), Path("r"))
     records = metrics_of(Path("r"))
     for tag, name in [
         ("loss/train", "train_loss"),
@@ -116,7 +116,7 @@ def test_tensorboard_shows_the_metrics_by_step(text_file):
 def test_a_run_evaluated_on_a_part_has_one_val_curve(text_file):
     """Bug: `loss/val` had one point, and the curve was `loss/val_part`, which no run compared."""
     config = small(train__eval_characters=29, data__source=str(text_file))
-    train(config, load_corpus(open_source(str(text_file))), Path("r"))
+    train_run(config, load_corpus(open_source(str(text_file))), Path("r"))
     parts = [
         (r["step"], pytest.approx(r["val_loss_part"]))
         for r in metrics_of(Path("r"))
@@ -142,7 +142,7 @@ def test_each_sample_is_a_text_of_its_step(text_file):
     """Bug: a long line of a sample reached beyond the page."""
     config = small(train__sample_length=200, sample__temperature=0.01)
     events: list[dict[str, Any]] = []
-    train(config, load_corpus(open_source(str(text_file))), Path("r"), on_event=events.append)
+    train_run(config, load_corpus(open_source(str(text_file))), Path("r"), on_event=events.append)
     written = [(e["step"], e["text"]) for e in events if e["kind"] == "sample"]
     shown = samples_of(Path("r"))
     assert [step for step, _ in shown] == [0, 4, 8, 11]
@@ -158,7 +158,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
     """However short the run is: that of the first member, on the first characters of val."""
     corpus = load_corpus(open_source(str(text_file)))
     extras = Extras(draw_attention=draw_attention)
-    train(small(model__ensemble=2), corpus, Path("r"), extras=extras)
+    train_run(small(model__ensemble=2), corpus, Path("r"), extras=extras)
     from gpt.inspection.pictures import draw_heads, png
 
     (event,) = events_of(Path("r")).Images("visualization/attention")
@@ -174,7 +174,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
 
 def test_a_sample_is_shown_and_not_obeyed(text_file):
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
-    train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
+    train_run(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
     for _, text in samples_of(Path("r")):
         assert visible(text) == text
         assert all(line.startswith("    ") for line in text.split("\n"))
@@ -183,12 +183,14 @@ def test_a_sample_is_shown_and_not_obeyed(text_file):
 def test_a_resumed_curve_has_no_repeat(text_file):
     corpus = load_corpus(open_source(str(text_file)))
     every = {"train__steps": 41, "train__eval_every": 15}
-    train(small(**every, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 15
+    train_run(small(**every, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 15
     shutil.copytree("r/checkpoints", "at-step-15")
-    train(small(**every, train__stop_at_val_loss=2.5), corpus, Path("r"), mode="resume")  # and 30
+    train_run(
+        small(**every, train__stop_at_val_loss=2.5), corpus, Path("r"), mode="resume"
+    )  # and 30
     shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
     shutil.copytree("at-step-15", "r/checkpoints")
-    train(small(**every), corpus, Path("r"), mode="resume")
+    train_run(small(**every), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == [10, 20, 30, 40, 41]
     assert [step for step, _ in points(Path("r"), "loss/val")] == [15, 30, 41]
     assert [step for step, _ in samples_of(Path("r"))] == [0, 15, 30, 41]

@@ -29,7 +29,7 @@ from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
-from gpt.training.start import train
+from gpt.training.start import train_run
 from gpt.training.step import TrainStep, compile_mode
 from gpt.training.stopwatch import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
@@ -324,12 +324,12 @@ class LargestTensor(TorchDispatchMode):
 def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(corpus, pretend, ensemble):
     changes: dict[str, Any] = {"train__precision": "fp32", "model__ensemble": ensemble}
     changes |= {"model__n_layer": 1, "train__steps": 5, "train__eval_every": 2}
-    train(small(**changes), corpus, Path("cpu"))
-    train(small(**changes, device="auto"), corpus, Path("whole"))
+    train_run(small(**changes), corpus, Path("cpu"))
+    train_run(small(**changes, device="auto"), corpus, Path("whole"))
     stops = {"train__stop_at_val_loss": 99.0}
-    train(small(**changes, **stops, device="auto"), corpus, Path("part"))
+    train_run(small(**changes, **stops, device="auto"), corpus, Path("part"))
     assert metrics_of(Path("part"))[-1]["step"] == 2
-    train(small(**changes, device="auto"), corpus, Path("part"), mode="resume")
+    train_run(small(**changes, device="auto"), corpus, Path("part"), mode="resume")
     assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
     cpu, whole, part = (
         read_checkpoint(Path(name), "last").weights for name in ("cpu", "whole", "part")

@@ -27,7 +27,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import rehash, small, wait_until
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")
@@ -117,7 +117,7 @@ def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content):
 
 def test_a_training_state_of_something_else_is_refused(corpus):
     """Bug: the message showed the address of a page about another library."""
-    train(small(train__stop_at_val_loss=99.0), corpus, RUN)
+    train_run(small(train__stop_at_val_loss=99.0), corpus, RUN)
     training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
     good, tensors = training.read_text(), load_file(optimizer)
     numbers = json.loads(good)["numbers"]
@@ -133,13 +133,13 @@ def test_a_training_state_of_something_else_is_refused(corpus):
         training.write_text(json.dumps(json.loads(good) | {"numbers": wrong}))
         rehash(place(4))
         with pytest.raises((CheckpointError, UsageError), match=refused):
-            train(small(), corpus, RUN, mode="resume")
+            train_run(small(), corpus, RUN, mode="resume")
     training.write_text(good)
     name = next(iter(tensors))
     save_file(tensors | {name: tensors[name][..., :-1].copy()}, optimizer)
     rehash(place(4))
     with pytest.raises(CheckpointError, match="training state does not fit this model"):
-        train(small(), corpus, RUN, mode="resume")
+        train_run(small(), corpus, RUN, mode="resume")
 
 
 def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(monkeypatch):

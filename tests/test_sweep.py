@@ -31,7 +31,7 @@ from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
 
@@ -117,7 +117,7 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text
     for rate in (1e-3, 4e-3):
         for seed in (1337, 1338, 1339):
             alone = small(train__steps=5, train__learning_rate=rate, seed=seed, threads=1)
-            outcome = train(alone, corpus, Path("alone"), mode="overwrite")
+            outcome = train_run(alone, corpus, Path("alone"), mode="overwrite")
             name = f"lr-{rate},seed-{seed}"
             swept = Path(sweep.sweep, name)
             assert bits(swept) == bits(Path("alone"))

@@ -14,7 +14,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.start import train
+from gpt.training.start import train_run
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 
@@ -25,7 +25,7 @@ def test_after_an_early_stop_the_newest_weights_are_sampled(corpus):
     """`best` was step 0, untrained, until the first evaluation."""
     steps = []
     with pytest.raises(Interrupted, match="stopped at step 10, saved"):
-        train(
+        train_run(
             small(train__eval_every=11),
             corpus,
             Path("r"),
@@ -38,7 +38,7 @@ def test_after_an_early_stop_the_newest_weights_are_sampled(corpus):
 def test_step_0_is_never_the_best_of_a_run(corpus):
     """The loss of guessing is below that of a run that diverges, but it is no model's."""
     bad = small(**RISING | {"train__learning_rate": 9.0, "train__eval_every": 4})
-    outcome = train(bad, corpus, Path("r"))
+    outcome = train_run(bad, corpus, Path("r"))
     assert outcome.best_val_loss > math.log(len(corpus.vocabulary))
     assert gpt.load("r").step == outcome.best_step > 0
 
@@ -47,7 +47,7 @@ PART = {"train__eval_characters": 53}
 
 
 def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
-    outcome = train(small(**RISING | PART), corpus, Path("r"))
+    outcome = train_run(small(**RISING | PART), corpus, Path("r"))
     records = metrics_of(Path("r"))
     parts = {r["step"]: r["val_loss_part"] for r in records[1:] if "val_loss_part" in r}
     assert [r["step"] for r in records if "val_loss" in r] == [11]
@@ -56,7 +56,7 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     assert outcome.val_loss == records[-1]["val_loss"] == evaluate(last, corpus.val)
     assert outcome.best_step == min(parts, key=parts.__getitem__) < 11
     assert outcome.best_val_loss == evaluate(best, corpus.val)
-    train(small(**RISING), corpus, Path("whole"))
+    train_run(small(**RISING), corpus, Path("whole"))
     assert same_weights(Path("r"), Path("whole"))
 
 
@@ -65,7 +65,7 @@ def test_the_last_step_is_the_best_if_only_the_part_says_otherwise():
     Path("a.txt").write_text(2003 * "ab" + 29 * "aabb" + 197 * "ab", "utf-8")
     settings = {"train__eval_characters": 13, "data__val_fraction": 510 / 4516}
     corpus = load_corpus(open_source("a.txt"), small(**settings).data)
-    outcome = train(small(**settings), corpus, Path("r"))
+    outcome = train_run(small(**settings), corpus, Path("r"))
     records = [r for r in metrics_of(Path("r"))[1:] if "val_loss_part" in r]
     parts = {r["step"]: r["val_loss_part"] for r in records}
     assert min(parts, key=parts.__getitem__) == 4  # later, the model expects no aa and bb
@@ -75,12 +75,14 @@ def test_the_last_step_is_the_best_if_only_the_part_says_otherwise():
 
 
 def test_patience_and_target_go_by_the_part(corpus):
-    train(small(**RISING | PART), corpus, Path("all"))
+    train_run(small(**RISING | PART), corpus, Path("all"))
     parts = [r["val_loss_part"] for r in metrics_of(Path("all")) if "val_loss_part" in r]
-    patient = train(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
+    patient = train_run(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
     assert patient.step == patient.best_step + 2
     assert patient.best_step == min(range(1, patient.step + 1), key=parts.__getitem__)
-    target = train(small(**RISING | PART, train__stop_at_val_loss=parts[2]), corpus, Path("target"))
+    target = train_run(
+        small(**RISING | PART, train__stop_at_val_loss=parts[2]), corpus, Path("target")
+    )
     assert parts[target.step] <= parts[2]
     assert target.val_loss != parts[target.step]
 
@@ -99,7 +101,7 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus):
     notices: list[str] = []
     with before_forward(spoil):
         on_event = lambda event: notices.append(event.get("text", ""))  # noqa: E731
-        train(small(), corpus, Path("r"), on_event=on_event)
+        train_run(small(), corpus, Path("r"), on_event=on_event)
     assert any("rolled back" in notice for notice in notices)
     assert len(set(trained)) == 1
 
@@ -116,7 +118,7 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus):
                 next(updated[-1].parameters()).fill_(math.nan)
 
     with before_forward(lambda model, ids: updated.append(model)):
-        outcome = train(small(train__sample_length=0), corpus, Path("r"), on_event=spoil)
+        outcome = train_run(small(train__sample_length=0), corpus, Path("r"), on_event=spoil)
     assert outcome.step == gpt.load("r", "last").step == 11
     last = metrics_of(Path("r"))[-1]
     assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
@@ -124,12 +126,12 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus):
 
 def test_elapsed_s_counts_on_over_resumes(corpus):
     """It began anew with each process, so that a resumed run's curve against time ran back."""
-    first = train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    resumed = train(small(), corpus, Path("r"), mode="resume")
+    first = train_run(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    resumed = train_run(small(), corpus, Path("r"), mode="resume")
     elapsed = [
         json.loads(line)["elapsed_s"] for line in Path("r/metrics.jsonl").read_text().splitlines()
     ]
     assert elapsed == sorted(elapsed)
     assert resumed.elapsed_s >= first.elapsed_s
-    again = train(small(train__steps=12), corpus, Path("r"), mode="resume")
+    again = train_run(small(train__steps=12), corpus, Path("r"), mode="resume")
     assert again.elapsed_s >= resumed.elapsed_s

@@ -32,7 +32,7 @@ from gpt.text.sources import open_source
 from gpt.training import backward_kinds
 from gpt.training.build_step import build_step
 from gpt.training.schedule import Schedule
-from gpt.training.start import train
+from gpt.training.start import train_run
 from gpt.training.step import TrainStep
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, small, wait_until
 
@@ -139,11 +139,11 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
     def note(event: dict[str, Any]) -> None:
         counts.append(torch.get_num_threads())
 
-    train(small(threads=2, **stops), corpus, Path("r"), on_event=note)
+    train_run(small(threads=2, **stops), corpus, Path("r"), on_event=note)
     assert set(counts) == {2}
-    train(small(threads=2), corpus, Path("r"), mode="resume")
+    train_run(small(threads=2), corpus, Path("r"), mode="resume")
     assert "threads" not in caplog.text
-    train(small(threads=5, train__steps=12), corpus, Path("r"), mode="resume")
+    train_run(small(threads=5, train__steps=12), corpus, Path("r"), mode="resume")
     assert "threads: computing with 5, where the run had 2" in caplog.text
     assert torch.get_num_threads() == 3
     lines = Path("r/provenance.jsonl").read_text().splitlines()
@@ -153,11 +153,11 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
 def test_a_resume_on_a_chip_of_another_precision_says_so(corpus, monkeypatch, caplog):
     """A run begun where auto means bfloat16 went on in float32 without a word."""
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: True)
-    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    train(small(train__steps=12), corpus, Path("r"), mode="resume")
+    train_run(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    train_run(small(train__steps=12), corpus, Path("r"), mode="resume")
     assert "precision" not in caplog.text
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: False)
-    train(small(train__steps=13), corpus, Path("r"), mode="resume")
+    train_run(small(train__steps=13), corpus, Path("r"), mode="resume")
     assert "computing with float32, where the run had bfloat16" in caplog.text
 
 
@@ -173,7 +173,7 @@ def test_a_deterministic_run_leaves_torch_as_it_was(corpus, fails):
 
     environment = dict(os.environ)
     with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
-        train(small(deterministic=True), corpus, Path("r"), on_event=note)
+        train_run(small(deterministic=True), corpus, Path("r"), on_event=note)
     assert set(enabled) == {True}
     assert not torch.are_deterministic_algorithms_enabled()
     assert dict(os.environ) == environment
@@ -262,11 +262,11 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(corpus, set_th
 def test_the_same_seed_writes_the_same_metrics_and_weights(corpus):
     config = small(model__dropout=0.3)
     for name in ("a", "b"):
-        train(config, corpus, Path(name))
+        train_run(config, corpus, Path(name))
         torch.rand(7)  # whatever else draws
     assert metrics_of(Path("a")) == metrics_of(Path("b"))
     assert same_weights(Path("a"), Path("b"))
-    train(small(model__dropout=0.3, seed=1), corpus, Path("c"))
+    train_run(small(model__dropout=0.3, seed=1), corpus, Path("c"))
     assert not same_weights(Path("a"), Path("c"))
 
 
@@ -275,7 +275,7 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus):
     for name, every in (("a", 4), ("b", 2)):
         changes = {"train__eval_every": every, "train__checkpoint_every": every}
         dropout = {"model__dropout": 0.3}
-        train(small(**dropout, **changes), corpus, Path(name))
+        train_run(small(**dropout, **changes), corpus, Path(name))
     records = {record["step"]: record for record in metrics_of(Path("b"))}
     assert sorted(records) == [0, 2, 4, 6, 8, 10, 11]
     for record in metrics_of(Path("a")):
@@ -296,10 +296,10 @@ def test_a_resumed_run_goes_on_bit_for_bit(corpus, set_threads, threads, stop_at
     """nanoGPT seeds again on resume, and so replays its first batches."""
     set_threads(threads)
     whole = small(**{drawn: 0.3})
-    train(whole, corpus, Path("whole"))
+    train_run(whole, corpus, Path("whole"))
     part = small(**{drawn: 0.3}, train__stop_at_val_loss=99.0, train__eval_every=stop_at)
-    assert train(part, corpus, Path("part")).step == stop_at
-    train(whole, corpus, Path("part"), mode="resume")
+    assert train_run(part, corpus, Path("part")).step == stop_at
+    train_run(whole, corpus, Path("part"), mode="resume")
     assert same_weights(Path("whole"), Path("part"))
     records = {record["step"]: record for record in metrics_of(Path("part"))}
     assert sorted(records) == [record["step"] for record in metrics_of(Path("part"))]
@@ -311,12 +311,12 @@ def test_a_resumed_run_goes_on_bit_for_bit(corpus, set_threads, threads, stop_at
 def test_a_resumed_run_knows_its_best(corpus):
     """With its progress forgotten on resume, a run would overwrite its best by worse."""
     changes = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
-    whole = train(small(**changes), corpus, Path("whole"))
+    whole = train_run(small(**changes), corpus, Path("whole"))
     stop = whole.best_step
     assert 0 < stop < 11
     part = changes | {"train__stop_at_val_loss": 99.0, "train__eval_every": stop}
-    assert train(small(**part), corpus, Path("part")).step == stop
-    resumed = train(small(**changes), corpus, Path("part"), mode="resume")
+    assert train_run(small(**part), corpus, Path("part")).step == stop
+    resumed = train_run(small(**changes), corpus, Path("part"), mode="resume")
     assert (resumed.best_step, resumed.best_val_loss) == (stop, whole.best_val_loss)
     assert read_checkpoint(Path("part"), "best").step == stop
 
@@ -324,10 +324,10 @@ def test_a_resumed_run_knows_its_best(corpus):
 def test_only_our_own_folders_are_pruned(corpus):
     keepsake = Path("r/checkpoints/step-4-keep")
     leftover = Path("r/checkpoints/.step-2.tmp")
-    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    train_run(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     keepsake.mkdir()
     leftover.mkdir()
-    train(small(), corpus, Path("r"), mode="resume")
+    train_run(small(), corpus, Path("r"), mode="resume")
     assert keepsake.exists()
     assert not leftover.exists()
 
@@ -356,7 +356,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(corpus, gr
 
 
 def test_metrics_say_what_happened_at_each_step(corpus):
-    outcome = train(small(train__steps=21, train__eval_every=8), corpus, Path("r"))
+    outcome = train_run(small(train__steps=21, train__eval_every=8), corpus, Path("r"))
     records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == [0, 8, 10, 16, 20, 21]
     assert [r["step"] for r in records if "val_loss" in r] == [0, 8, 16, 21]
@@ -387,7 +387,7 @@ RISING = {
 def test_a_rising_val_loss_is_told_once_with_the_step(corpus, caplog):
     """nanoGPT's shipped config overfits after a few evaluations, and says nothing."""
     with caplog.at_level(logging.WARNING, "gpt"):
-        train(small(**RISING), corpus, Path("r"))
+        train_run(small(**RISING), corpus, Path("r"))
     (told,) = [r.getMessage() for r in caplog.records if "risen" in r.getMessage()]
     losses = [r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r]
     rising = [s for s in range(9) if min(losses[s + 1 : s + 4]) > losses[s] == min(losses[: s + 1])]
@@ -396,13 +396,13 @@ def test_a_rising_val_loss_is_told_once_with_the_step(corpus, caplog):
 
 
 def test_resume_refuses_another_text_and_a_finished_run(corpus, text_file):
-    train(small(), corpus, Path("r"))
+    train_run(small(), corpus, Path("r"))
     with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11\. .*train.steps=22"):
-        train(small(), corpus, Path("r"), mode="resume")
+        train_run(small(), corpus, Path("r"), mode="resume")
     text_file.write_text(text_file.read_text().replace("fox", "ofx"))
     changed = load_corpus(open_source(str(text_file)))
     with pytest.raises(UsageError, match=r"is not the text that r began with"):
-        train(small(train__steps=20), changed, Path("r"), mode="resume")
+        train_run(small(train__steps=20), changed, Path("r"), mode="resume")
 
 
 @pytest.mark.parametrize(
@@ -500,8 +500,8 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     longer = load_config(Path("r/config.yaml"))
     stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}
     stopping = longer.model_copy(update=stop)
-    end = train(stopping, corpus, Path("r"), mode="resume").step
+    end = train_run(stopping, corpus, Path("r"), mode="resume").step
     assert end in (step, step + 1), "the signal may have come in an evaluation, made up for now"
-    train(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),
+    train_run(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),
           corpus, Path("whole"))  # fmt: skip
     assert same_weights(Path("whole"), Path("r"))

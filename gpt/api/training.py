@@ -219,13 +219,13 @@ def _train(
 ) -> "Outcome":
     with phase("loading PyTorch"):
         from gpt.training.run_context import Extras
-        from gpt.training.start import train as train_model
+        from gpt.training.start import train_run
         from gpt.training.stopwatch import Stopwatch
 
     added = find_extras()
     extras = added.training_extras() if added else Extras()
 
-    return train_model(
+    return train_run(
         config,
         corpus,
         run,

@@ -32,7 +32,7 @@ from gpt.status import phase
 from gpt.text.cache import reads_standard_input, store_standard_input
 from gpt.text.corpus import Corpus
 from gpt.training.callbacks.callback import OnEvent
-from gpt.training.start import train
+from gpt.training.start import train_run
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def _train(
             recover(run)  # a kill may have left an old index
         return
     log.info("%s: training", trial.name)
-    train(
+    train_run(
         newest.config if newest else trial.config,  # `newest.config` has the plans of the run
         corpus,
         run,

@@ -42,7 +42,7 @@ Mode = Literal["new", "numbered", "overwrite", "resume", "extend"]
 """
 
 
-def train(
+def train_run(
     config: Config,
     corpus: Corpus,
     run: Path,

@@ -19,7 +19,7 @@ from gpt.errors import GPTError, UsageError
 from gpt.runs.format import CheckpointData, has_checkpoint
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text.corpus import Corpus
-from gpt.training.start import Mode, train
+from gpt.training.start import Mode, train_run
 
 # A fork server that has imported all modules starts a process in moments. It has none of autograd's
 # threads, which do not survive a fork.
@@ -89,7 +89,7 @@ def _train(
     if before:
         before()
     try:
-        train(config, corpus, run, again)
+        train_run(config, corpus, run, again)
     except UsageError as error:
         if "is finished" not in str(error):  # it was killed after its last checkpoint
             raise
