@@ -4,14 +4,17 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gpt.cli.options import JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
-from gpt.runs.folder import RunSummary, delete_run, find_to_delete, list_runs
 from gpt.tables import render_table
 from gpt.text.display import visible
+
+if TYPE_CHECKING:
+    from gpt.runs.folder import RunSummary
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
@@ -27,6 +30,8 @@ def runs(
     as_json: JsonFlag = False,
 ) -> None:
     """List the runs under runs/, newest first, or delete one."""
+    from gpt.runs.folder import delete_run, find_to_delete, list_runs
+
     if delete is not None:
         folder = find_to_delete(delete)
         if not yes:
@@ -55,7 +60,7 @@ def _confirm(run: Path) -> None:
         raise GPTError("nothing was deleted; --yes deletes without asking")
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
+def _row(run: "RunSummary") -> tuple[str, ...]:
     """Return the table cells of `run`. A val loss in nats per byte is followed by `/byte`."""
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
