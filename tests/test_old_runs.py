@@ -15,8 +15,7 @@ from gpt.runs.folder import list_runs
 from tests.conftest import rehash, small
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
-# at the end of commit edbdc22's run of 30 steps: the mixture, and the network alone
-MIXED, NETWORK = 0.11091679378575131, 3.1778294893681855
+NETWORK = 3.1778294893681855  # loss of the network at the end of commit edbdc22's run of 30 steps
 
 
 @pytest.fixture
@@ -35,33 +34,26 @@ def test_the_network_of_a_run_with_counts_loads_with_one_notice(counted, gpt):
     assert (code, len(out.strip("\n")) > 0) == (0, True)
     assert err.count("was trained with n-gram counts") == 1
     model = package.load("counted")
-    assert (model.step, model.config.model.T) == (30, 8), "the network is best at its end"
+    assert (model.step, model.config.model.T) == (30, 8), "the last: the best had the best mixture"
     val = TEXT[int(0.9 * len(TEXT)) :]
     assert model.loss(val) == pytest.approx(NETWORK, abs=1e-5)
-    assert model.checkpoint.val_loss == NETWORK
+    assert model.checkpoint.val_loss is None
 
 
-def test_losses_of_a_mixture_are_shown_as_those_of_the_network(counted):
+def test_losses_of_a_mixture_are_not_shown_as_those_of_the_network(counted):
     """Otherwise 0.11 would be compared with 3.18."""
     [run] = list_runs()
-    assert run.val_loss == NETWORK
-    assert run.bits_per_byte == pytest.approx(0.16001910834600722 * NETWORK / MIXED)
+    assert (run.val_loss, run.bits_per_byte) == (None, None)
     curve = read_curve(counted, 32)
     assert curve.losses == pytest.approx([3.4012, 3.3087, 3.2174, 3.1778], abs=1e-4)
     assert curve.final_loss == NETWORK
 
 
-def test_damaged_losses_of_an_old_run_are_skipped(counted, gpt):
-    """Bug: a step of 1e999 ended every command, and a text was read as a val loss.
-
-    Bug: a line `null` ended `gpt compare` in an AttributeError.
-    """
+def test_damaged_lines_of_a_curve_are_skipped(counted):
+    """Bug: a step of 1e999, or a line `null`, ended `gpt compare` in a traceback."""
     records = [*(counted / "metrics.jsonl").read_text().splitlines()[:-1], '{"step": 1e999}']
     records += ["[1]", "null", '{"step": 30, "val_loss_network": "low"}', '{"st']
     (counted / "metrics.jsonl").write_text("\n".join(records))
-    assert gpt("sample", "counted", "--length", "3")[0] == 0
-    last = package.load("counted", checkpoint="last").checkpoint
-    assert (last.step, last.val_loss, last.best_step) == (30, None, 10)
     assert read_curve(counted, 32).steps == [0, 10, 20]
 
 
@@ -74,8 +66,8 @@ def test_a_run_with_counts_is_resumed_as_a_network(counted, gpt):
     assert records[-1]["val_loss"] < NETWORK + 0.1
     assert "val_loss_network" not in records[-1]
     index = json.loads((counted / "checkpoints" / "index.json").read_text())
-    assert index["best"] in (30, 40)
-    assert package.load("counted").checkpoint.val_loss == min(NETWORK, records[-1]["val_loss"])
+    assert index["best"] == 40
+    assert package.load("counted").checkpoint.val_loss == records[-1]["val_loss"]
     config = (counted / "config.yaml").read_text()
     assert "counts" not in config
     assert load_config(counted / "config.yaml").model.T == 8, "it repeats the run"

@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
+from gpt.config.removed import COUNTS_NOTICE
 from gpt.errors import UsageError
 from gpt.lazy import LazyModule
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
-from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.engine import open_engine
 from gpt.sampling.generate import generate, sample_sources
@@ -256,7 +256,7 @@ def load(
     folder = find_run(None if run is None else str(run))
     data = read_checkpoint(folder, checkpoint)
     if data.had_counts:
-        log.warning(NOTICE, folder)
+        log.warning(COUNTS_NOTICE, folder)
     return Model(folder, data, device)
 
 

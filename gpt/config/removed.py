@@ -49,6 +49,12 @@ RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.normalize": ("7050005", "none"),
 }
 
+COUNTS_FILE = "counts.safetensors"  # a file of each checkpoint of a run with n-gram counts
+COUNTS_NOTICE = (
+    "%s was trained with n-gram counts, which this version does not have; its network alone is "
+    "used, whose val loss is not known"
+)
+
 
 def had_counts(tree: Any) -> bool:
     """Return whether the stored config `tree` is of a run that was trained with n-gram counts."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from gpt.errors import UsageError
 from gpt.evaluation.intervals import Interval, SeedMean, paired_interval, seed_mean, welch_interval
-from gpt.runs.old_losses import recorded_loss
 
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 NANOGPT_LINE = re.compile(  # matches an evaluation, an iteration, or a size of the model or batch
@@ -65,13 +64,18 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
             with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 record = json.loads(line)
                 is_part = "val_loss_part" in record
-                loss = recorded_loss(record, "val_loss_part" if is_part else "val_loss")
+                loss = _loss(record, "val_loss_part" if is_part else "val_loss")
                 step = int(record["step"])
                 points.append((step, characters_per_step * step, float(record["elapsed_s"]), loss))
                 if "val_loss" in record and step > 0:  # at step 0, training has not begun
-                    final_loss = recorded_loss(record, "val_loss")
+                    final_loss = _loss(record, "val_loss")
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
     return Curve(steps, seen, seconds, losses, final_loss)
+
+
+def _loss(record: dict[str, Any], name: str) -> float:
+    """Return a loss of `record`; in a run with n-gram counts, that of the network alone."""
+    return float(record.get(f"{name}_network") or record[name])
 
 
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:

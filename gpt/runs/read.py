@@ -17,14 +17,13 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.removed import cannot_resume, had_counts, upgraded
+from gpt.config.removed import COUNTS_FILE, cannot_resume, had_counts, upgraded
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
-from gpt.runs.format import CheckpointData, Tensors, TrainingState
-from gpt.runs.old_losses import COUNTS, best_step, network_counters
+from gpt.runs.format import CheckpointData, Counters, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
@@ -42,8 +41,8 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Args:
         run: the folder of a run, or of a checkpoint that was copied out of it.
-        which: `best`, `last` or a step. If the run was not evaluated, `best` is the last
-            checkpoint.
+        which: `best`, `last` or a step. If the run was not evaluated, or had n-gram counts, `best`
+            is the last checkpoint.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has another format.
@@ -98,9 +97,8 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     folder = run / "checkpoints"
     if step is None:
         index = read_index(folder)
-        best = index.best
-        if (layout.step_folder(folder, index.last) / COUNTS).exists():  # the run is old
-            best = best_step(run, layout.steps_in(folder))
+        is_old = (layout.step_folder(folder, index.last) / COUNTS_FILE).exists()
+        best = None if is_old else index.best
         step = index.last if which == "last" or best is None else best
     found = layout.step_folder(folder, step)
     if not found.exists():
@@ -124,9 +122,7 @@ def _read(
         vocabulary = Vocabulary.from_json(text)
         counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
         if had_counts(tree):
-            checkpoints = folder.absolute().parent
-            kept = layout.steps_in(checkpoints)
-            counters = network_counters(counters, checkpoints.parent, kept)
+            counters = _without_losses(counters)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
@@ -160,6 +156,15 @@ def _read(
         cannot_resume=cannot_resume(tree),
     )
     return data, TrainingState(state, counters.numbers)
+
+
+def _without_losses(counters: Counters) -> Counters:
+    """Return `counters` of a run with n-gram counts without losses: they are not the network's."""
+    losses = ("loss", "best_loss", "best_step", "val_loss", "since_best")
+    numbers = {key: value for key, value in counters.numbers.items() if key != "bits_per_byte"}
+    if isinstance(progress := numbers.get("progress"), dict):
+        numbers["progress"] = {key: x for key, x in progress.items() if key not in losses}
+    return counters.model_copy(update={"val_loss": None, "best_step": None, "numbers": numbers})
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:

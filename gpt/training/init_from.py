@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from gpt.config.removed import COUNTS_NOTICE
 from gpt.config.schema import Config, ModelConfig
 from gpt.errors import counted
 from gpt.model.ensemble import LanguageModel, make_model
@@ -16,7 +17,6 @@ from gpt.model.shapes import parameter_shapes
 from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData, Tensors
-from gpt.runs.old_losses import NOTICE
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ def initial_model(
     data = read_checkpoint(run)
     check_same_model(data, config)
     if data.had_counts:
-        log.warning(NOTICE, run)
+        log.warning(COUNTS_NOTICE, run)
     added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
     log.info("fine-tuning %s, step %d: %s", run, data.step, added)
     warn_of_known_val(data.config, config)

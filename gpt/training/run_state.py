@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from gpt.config.removed import COUNTS_NOTICE
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Interrupted, UsageError, counted
 from gpt.runs.format import CheckpointData
-from gpt.runs.old_losses import NOTICE
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
 from gpt.training.build_step import Update, build_step, computed_with
@@ -68,8 +68,8 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     check_resumable(data.config, context.config)
     if data.had_counts:
         log.warning(
-            f"{NOTICE}. It continues on the whole train split, so it does not repeat the old "
-            f"version's run bit for bit",
+            f"{COUNTS_NOTICE}. It continues on the whole train split, so it does not repeat the "
+            f"old version's run bit for bit",
             context.name,
         )
     with _refusing_other_state(context, data.step):
