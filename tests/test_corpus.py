@@ -206,6 +206,15 @@ def test_lines_can_be_held_out():
             load(b"one line " * 99, split="documents", documents=documents)
 
 
+def test_a_document_remains_for_train_and_its_line_ends_are_counted_once(caplog):
+    """Bug: with data.val_fraction=0.9, train was empty, and the line ends were counted twice."""
+    caplog.set_level("INFO", "gpt")
+    content = b"seven\r\n" * 53
+    corpus = load(content, split="documents", documents="lines", val_fraction=0.99)
+    assert (corpus.characters, len(corpus.train)) == (6 * 53, 6)
+    assert "text.txt: 53 line ends" in caplog.text
+
+
 def test_a_vocabulary_that_is_given_is_used():
     given_ = Vocabulary("abcd")
     assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]
@@ -322,7 +331,10 @@ def test_T_must_fit_into_the_shorter_split(gpt):
     ):
         corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
-    with pytest.raises(TextError, match=r"too few, so that train \(now 210\) and val \(9 char"):
+    expected = (
+        r"t \(val: t\): 219 .* too few, so that train \(now 210\) and val \(9 .*longer text, or"
+    )
+    with pytest.raises(TextError, match=expected):  # bug: the val text was not named
         separate.check_fits(9, DataConfig(val_source="other.txt"))
     for length, expected in (
         (60, "60 characters are too few: 81 are needed"),

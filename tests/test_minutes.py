@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -239,6 +239,20 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     assert schedule.is_due(first, "10 %")
 
 
+@pytest.mark.parametrize("until", [7, 11])
+def test_a_run_resumed_for_more_steps_is_repeated_by_its_config(corpus, until):
+    """Bug: config.yaml had only the new number of steps, so its repeat had another schedule."""
+    with suppress(Interrupted):
+        train_run(small(train__eval_every=1), corpus, Path("r"), **stop_at(until))
+    for steps in (19, 29):
+        more = [f"train.steps={steps}", "train.plans=null"]
+        train_run(load_config("r/config.yaml", more), corpus, Path("r"), mode="resume")
+    again = load_config("r/config.yaml")
+    assert again.train.plans == ((0, 11), (until, 19), (19, 29))
+    train_run(again, corpus, Path("again"))
+    assert same_weights(Path("again"), Path("r"))
+
+
 def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, caplog):
     """Bug: with fewer than it had used it made one step, and did not say what they are."""
     caplog.set_level("INFO", "gpt")
@@ -376,7 +390,7 @@ def test_minutes_on_the_command_line(gpt, text_file):
     code, out, err = gpt("train", "--resume", "r", "--set", "train.steps=6", "--json")
     assert (code, json.loads(out)["step"]) == (0, 6), err
     resumed = load_config("r/config.yaml").train
-    assert (resumed.steps, resumed.minutes, resumed.plans) == (6, None, ())
+    assert (resumed.steps, resumed.minutes, resumed.plans[-1]) == (6, None, (steps, 6))
     more = ("--minutes", "9000", "--set", "train.max_steps=8", "--json")
     code, out, err = gpt("train", "--resume", "r", *more)
     assert (code, json.loads(out)["step"]) == (0, 8), err

@@ -127,6 +127,16 @@ def test_a_run_evaluated_on_a_part_has_one_val_curve(text_file):
     assert [tag for tag in events_of(Path("r")).Tags()["scalars"] if "val" in tag] == ["loss/val"]
 
 
+def test_the_line_of_an_evaluation_shows_what_was_measured_at_its_step(corpus, caplog):
+    """Bug: the train loss and the speed of step 10 were shown at step 12."""
+    caplog.set_level(logging.INFO, "gpt")
+    train_run(small(train__steps=13), corpus, Path("r"))
+    lines = [r.getMessage() for r in caplog.records if re.match(r"step \d+:", r.getMessage())]
+    val = [f"{r['val_loss']:.4f}" for r in metrics_of(Path("r")) if "val_loss" in r]
+    assert lines[3] == f"step 12: val {val[3]}"
+    assert re.fullmatch(rf"step 13: val {val[4]}, train \S+, .*chars/s", lines[4])
+
+
 def test_plans_and_notices_are_no_text_cards(tmp_path):
     """Bug: TensorBoard's TEXT page began with a card for each plan, above the samples."""
     with recorders(tmp_path) as callbacks:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -227,6 +228,10 @@ def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs, gpt):
     assert read_checkpoint(Path("runs/third")).step == 3
     code, _, err = gpt("runs", "--yes", "--delete", "nowhere")
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
+    shutil.copytree("runs/third", "copy")
+    both = ("--delete", "third", "--delete", "copy", "--json")
+    assert json.loads(gpt("runs", "--yes", *both)[1]) == {"deleted": ["runs/third", "copy"]}
+    assert not Path("runs/third").exists(), "bug: of two, only the last was deleted"
 
 
 def test_a_checkpoint_is_named_by_its_step(three_runs, gpt):

@@ -197,7 +197,7 @@ def test_a_text_that_was_moved_is_named_on_resume(gpt):
     Path("a.txt").rename("b.txt")
     code, _, err = gpt("train", "--resume", "a", "--set", "train.steps=3")
     assert code == 1
-    assert "was moved, name it: gpt train TEXT --resume RUN" in " ".join(err.split())
+    assert "name a moved text: gpt train TEXT --resume RUN" in " ".join(err.split())
     assert gpt("train", "b.txt", "--resume", "a", "--set", "train.steps=3")[0] == 0
 
 

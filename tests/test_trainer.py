@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpt
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
@@ -56,6 +56,9 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     assert outcome.val_loss == records[-1]["val_loss"] == evaluate(last, corpus.val)
     assert outcome.best_step == min(parts, key=parts.__getitem__) < 11
     assert outcome.best_val_loss == evaluate(best, corpus.val)
+    shown = gpt.load("r").checkpoint
+    assert shown.val_loss == outcome.best_val_loss, "bug: gpt runs and an export lacked it"
+    assert shown.bits_per_byte == pytest.approx(outcome.bits_per_byte)
     train_run(small(**RISING), corpus, Path("whole"))
     assert same_weights(Path("r"), Path("whole"))
 
@@ -80,11 +83,24 @@ def test_patience_and_target_go_by_the_part(corpus):
     patient = train_run(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
     assert patient.step == patient.best_step + 2
     assert patient.best_step == min(range(1, patient.step + 1), key=parts.__getitem__)
+    with pytest.raises(UsageError, match=r"finished: .*train\.patience=null"):  # bug: it trained
+        gpt.resume("patient", text="pangram.txt", minutes=9)
     target = train_run(
         small(**RISING | PART, train__stop_at_val_loss=parts[2]), corpus, Path("target")
     )
     assert parts[target.step] <= parts[2]
     assert target.val_loss != parts[target.step]
+    reached = f"{parts[target.step]:.4f} on a part of val has reached"
+    assert reached in target.reason, "bug: it was called the val loss"
+
+
+def test_a_fall_in_the_second_half_of_a_run_is_a_reason_for_more_time(corpus):
+    """Bug: only the last tenth counted, in which the learning rate is nearly 0."""
+    config = small(train__steps=80, train__eval_every=8, train__learning_rate=1e-3)
+    outcome = train_run(config, corpus, Path("r"))
+    losses = [r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r]
+    assert losses[-1] > 0.99 * losses[-2]
+    assert "the val loss was still falling" in outcome.advice
 
 
 def test_a_rollback_loads_into_the_model_that_is_there(corpus):

@@ -86,14 +86,14 @@ class NewRun:
             self.text,
             changes,
             self.minutes,
-            inherit=lambda run: settings_to_inherit(summary_of(run)),
+            inherit=lambda run: settings_to_inherit(summary_of(run, "train.init_from")),
         )
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
         if self.needs_choice(config):  # gpt will set `train.minutes`, which max_steps limits
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
-            check_same_model(summary_of(config.train.init_from), config)
+            check_same_model(summary_of(config.train.init_from, "train.init_from"), config)
         return config
 
     def needs_choice(self, config: "Config") -> bool:

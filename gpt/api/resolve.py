@@ -150,8 +150,9 @@ def open_sources(
             if folder is None:
                 raise
             moved = (
-                "the run names its text relative to the folder in which it was started; run the "
-                "command there, or if the text was moved, name it: gpt train TEXT --resume RUN"
+                "the run reads its text relative to the folder in which it was started: run the "
+                "command there, or put the text back (to resume an unfinished run, name a moved "
+                "text: gpt train TEXT --resume RUN)"
             )
             raise TextError(f"{error}; {moved}") from None
 
@@ -170,7 +171,8 @@ def encode_sources(
     if (run := fine_tuned or named) is None:
         vocabulary = None  # the text determines the vocabulary
     elif vocabulary is None:
-        vocabulary = summary_of(run).vocabulary
+        key = "data.vocabulary" if fine_tuned is None else "train.init_from"
+        vocabulary = summary_of(run, key).vocabulary
     if ranks.local_rank > 0:  # only the first rank of each machine writes to the cache
         ranks.wait()
     corpus = load_corpus(
@@ -186,9 +188,12 @@ def encode_sources(
     return corpus
 
 
-def summary_of(run: str) -> "CheckpointData":
-    """Read the best checkpoint of `run` (its config, vocabulary and loss) without its weights."""
+def summary_of(run: str, key: str) -> "CheckpointData":
+    """Read the best checkpoint of `run`, which the setting `key` names, without its weights."""
     from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 
-    return read_summary(find_run(run))
+    try:
+        return read_summary(find_run(run))
+    except UsageError as error:
+        raise UsageError(f"{key}: {error}") from None

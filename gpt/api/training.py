@@ -149,8 +149,8 @@ def resume(
         text: the new location of the run's text, if it was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
-        settings: changes of the run's config. `train.steps` replaces `train.minutes` and
-            `train.plans`.
+        settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
+            to `train.plans`, so that the config repeats the run.
         should_stop: as for `train`.
         on_event: as for `train`.
         clock: as for `train`.

@@ -1,6 +1,5 @@
 """The command `gpt runs`: list or delete runs."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,9 @@ MAX_NAME = 20  # largest number of characters shown of the name of a run or a te
 
 
 def runs(
-    delete: str | None = option(
-        "RUN", "Delete a run or sweep: its folder, or its name under runs/. Asks first."
+    delete: list[str] | None = option(
+        "RUN",
+        "Delete a run or sweep: its folder, or its name under runs/. Asks first. Repeat for more.",
     ),
     yes: bool = flag("--yes", "Delete without asking."),
     as_json: JsonFlag = False,
@@ -32,12 +32,16 @@ def runs(
     """List the runs under runs/, newest first, or delete one."""
     from gpt.runs.folder import delete_run, find_to_delete, list_runs
 
-    if delete is not None:
-        folder = find_to_delete(delete)
-        if not yes:
-            _confirm(folder)
-        delete_run(folder)
-        show((json.dumps({"deleted": str(folder)}) if as_json else f"deleted {folder}") + "\n")
+    if delete:
+        folders = [find_to_delete(name) for name in delete]
+        for folder in folders:
+            if not yes:
+                _confirm(folder)
+            delete_run(folder)
+            if not as_json:
+                show(f"deleted {folder}\n")
+        if as_json:
+            show_json({"deleted": [*map(str, folders)]})
         return
     listed = list_runs()
     if as_json:

@@ -13,6 +13,7 @@ from gpt.cli.options import (
     RunName,
     WhichCheckpoint,
     flag,
+    log,
     option,
     show,
     show_json,
@@ -120,6 +121,8 @@ def sample(
     lines = [] if corpus is None else new_lines(corpus, samples)
     if not as_json:
         show("".join(f"{line}\n" for line in lines))
+        if not lines:
+            log.warning("no whole line is new; sample more, by --length or --num-samples")
         return
     result = {
         "run": str(model.run),

@@ -9,6 +9,7 @@ import math
 import re
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from gpt.config.mistakes import explain
 from gpt.config.removed import COUNTS_FILE, cannot_resume, had_counts, upgraded
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, Unreadable, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
@@ -82,8 +83,25 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
     """Read a checkpoint; try again after an error: another process may be replacing it."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
-            return _read(*_find(run, which), *tensor_files)[0]
-    return _read(*_find(run, which), *tensor_files)[0]
+            return _read_scored(run, which, *tensor_files)
+    return _read_scored(run, which, *tensor_files)
+
+
+def _read_scored(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
+    """Read a checkpoint; if only a part of val was scored when it was written, complete its loss.
+
+    The last checkpoint of a finished run has the loss of the best one on the whole val split.
+    """
+    data = _read(*_find(run, which), *tensor_files)[0]
+    if data.val_loss is None and not layout.is_checkpoint(run):
+        with suppress(CheckpointError, Unreadable):
+            last, state = _read(*_find(run, "last"))
+            progress = state.numbers.get("progress")
+            loss = progress.get("best_val_loss") if isinstance(progress, dict) else None
+            if data.step == last.best_step and isinstance(loss, float) and last.val_loss:
+                bits = last.bits_per_byte and last.bits_per_byte * loss / last.val_loss
+                return replace(data, val_loss=loss, bits_per_byte=bits)
+    return data
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:

@@ -104,10 +104,11 @@ def _newest_intact(
 def check_resumable(old: Config, new: Config) -> None:
     """Log which settings a resume changes; raise ConfigError for one that it cannot change."""
     changes = differences(values(old), values(new))
-    changed = [change for key, change in changes.items() if SETTINGS[key].resumable]
+    resumable = {key: change for key, change in changes.items() if SETTINGS[key].resumable}
+    resumable.pop("train.plans", None)  # it follows from train.steps or train.minutes
     refused = [change for key, change in changes.items() if not SETTINGS[key].resumable]
-    if changed:
-        log.info("changed: %s", ", ".join(changed))
+    if resumable:
+        log.info("changed: %s", ", ".join(resumable.values()))
     if refused:
         raise ConfigError(
             f"a resume continues the same run, so it cannot change {', '.join(refused)}; leave "

@@ -60,9 +60,10 @@ class Corpus:
 
     def summary(self) -> str:
         """Describe size and vocabulary in words, as in `1,000 characters, vocabulary of 65`."""
-        V, count = len(self.vocabulary), len(self.ids)
-        ids = f"{count:,} bytes" if self.vocabulary.is_bytes else f"vocabulary of {V}"
-        return f"{self.characters:,} characters, {ids}"
+        ids = f"vocabulary of {len(self.vocabulary)}"
+        if self.vocabulary.is_bytes:
+            ids = counted(len(self.ids), "byte")
+        return f"{counted(self.characters, 'character')}, {ids}"
 
     def check_fits(self, T: int, data: DataConfig) -> None:
         """Raise TextError unless both splits, as `data` divides them, have more than `T` ids."""
@@ -73,10 +74,11 @@ class Corpus:
         if is_tail and (least := least_characters(T, data.val_fraction)):
             needed = "" if self.vocabulary.is_bytes else f": {least:,} are needed"
         smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
+        other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(
             f"{self.name}: {self.characters:,} characters are too few{needed}, so that train (now "
             f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) are "
-            f"longer than model.T = {T}; use a longer text{smaller}"
+            f"longer than model.T = {T}; use a longer text{other}{smaller}"
         )
 
 
@@ -109,7 +111,7 @@ def load_corpus(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # the system releases the lock if this process dies
-        with FileLock(folder / ".lock"), phase(f"preparing {source.name}"):
+        with FileLock(folder / ".lock"), phase(f"preparing {task.name}"):
             fingerprint = task.fingerprint()
             corpus = _read(folder, task, fingerprint) if source.files else None
             if corpus is None:
@@ -128,7 +130,7 @@ def load_corpus(
 
 def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
-    parts, name = task.parts(), task.source.name
+    parts, name = task.parts(), task.name
     counts = count_text(task, parts)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got none")
@@ -144,7 +146,9 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     notices = [notice for source in task.sources for notice in source.notices()]
-    if line_ends := sum(part.line_ends for part in parts):
+    # with data.split=documents, each of the two parts has read the whole text
+    read = parts[:1] if task.data.split == "documents" else parts
+    if line_ends := sum(part.line_ends for part in read):
         notices.append(f"{name}: {line_ends:,} line ends (CRLF or CR) were changed to LF")
     record = {
         "format": CORPUS_FORMAT,
@@ -171,7 +175,7 @@ def _read(folder: Path, task: Task, fingerprint: list[str]) -> Corpus | None:
         for notice in record["notices"]:
             log.info(notice)
         return Corpus(
-            task.source.name,
+            task.name,
             np.load(path, mmap_mode="r", allow_pickle=False),
             Vocabulary.from_json(record["vocabulary"]),
             **record["fields"],

@@ -162,16 +162,19 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Choose random documents for val, at least one; return whether each is chosen.
 
-    `lengths` are in characters. Val is to have about a `fraction` of all characters.
+    `lengths` are in characters. Val is to have about a `fraction` of all characters; at least one
+    document with text remains for train.
     """
-    wanted, held = fraction * sum(lengths), 0
+    total, held = sum(lengths), 0
+    wanted = fraction * total
     chosen = np.zeros(len(lengths), bool)
     for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
         if held >= wanted:
             break
-        if lengths[index] and held + lengths[index] <= MAX_VAL_RATIO * wanted:
+        with_this = held + lengths[index]
+        if held < with_this < total and with_this <= MAX_VAL_RATIO * wanted:
             chosen[index] = True
-            held += lengths[index]
+            held = with_this
     if not held:  # all documents are too long or empty: take the shortest with text
         chosen[int(np.argmin([length or np.inf for length in lengths]))] = True
     return chosen

@@ -89,6 +89,11 @@ class Task:
     seed: int
 
     @property
+    def name(self) -> str:
+        """The name of the text in messages, followed by that of a separate val text."""
+        return self.source.name + (f" (val: {self.val_source.name})" if self.val_source else "")
+
+    @property
     def sources(self) -> list[Source]:
         """The text, and the val text if a separate one is set."""
         return [self.source] if self.val_source is None else [self.source, self.val_source]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
@@ -21,7 +22,7 @@ from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
 
 OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
 RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
-FALL = 0.005  # fraction of the val loss; a larger fall in the last evaluation is a trend
+FALL = 0.02  # fraction of the val loss; a larger fall in the second half of the run is a trend
 TINY = 1e-9  # nats; avoids a division by 0
 MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
 OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
@@ -41,6 +42,8 @@ class Progress:
     best_loss: float = math.inf
     best_step: NonNegativeInt = 0
     val_loss: float | None = None  # current weights, whole val split; None if not evaluated
+    best_val_loss: float = math.inf  # best checkpoint, whole val split; known at the end
+    middle_loss: float = math.inf  # loss of the newest evaluation in the first half of the run
     since_best: NonNegativeInt = 0  # milestones in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
@@ -69,16 +72,16 @@ class Progress:
         if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
             return ""
         return (
-            f"val loss has risen since step {self.best_step} ({self.best_loss:.4f} then, "
-            f"{self.loss:.4f} now): the model overfits; the checkpoint of step {self.best_step} "
-            f"remains the best"
+            f"the val loss has risen since step {self.best_step}: the model overfits; the "
+            f"checkpoint of step {self.best_step} remains the best"
         )
 
     def early_stop(self, train: TrainConfig) -> str:
         """Return the reason for an early stop by the settings `train`, or an empty string."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
-            return f"val loss {self.loss:.4f} has reached train.stop_at_val_loss {target}"
+            part = " on a part of val" if train.eval_characters else ""
+            return f"val loss {self.loss:.4f}{part} has reached train.stop_at_val_loss {target}"
         if patience is not None and self.since_best >= patience:
             return (
                 f"the val loss has not improved since step {self.best_step}, which is the "
@@ -102,12 +105,13 @@ class Evaluator:
         self.progress = progress
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
-        self.best_val_loss = math.inf  # best checkpoint, whole val split; set at the end
-        # loss of the evaluation before the newest; at first, that of an untrained model
-        self.earlier_loss = math.log(len(self.context.corpus.vocabulary))
 
-    def evaluate(self, step: int, *, is_milestone: bool, is_last: bool) -> dict[str, float]:
+    def evaluate(
+        self, step: int, *, is_milestone: bool, part_done: float | Fraction
+    ) -> dict[str, float]:
         """Compute the val loss after `step` steps; at a milestone, this step can become the best.
+
+        `part_done` is the fraction of the run that is done; at 1, training ends.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
@@ -124,19 +128,20 @@ class Evaluator:
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
-            if progress.loss < math.inf:
-                self.earlier_loss = progress.loss
             is_best = progress.add(step, next(iter(losses.values())), is_milestone)
+            if part_done <= 1 / 2:
+                progress.middle_loss = progress.loss
             early = progress.early_stop(train)
-            progress.ended, best_val_loss = bool(early), progress.best_loss
-            reason = early or ("all steps done" if is_last else "")
+            progress.ended = bool(early)
+            reason = early or ("all steps done" if part_done == 1 else "")
+            best_val_loss = progress.best_loss if reason else math.inf
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
                 if not early and losses["val_loss"] < best_val_loss:  # on all of val
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.choose(step)
-            self.reason_to_stop, self.best_val_loss = reason, best_val_loss
+            self.reason_to_stop, progress.best_val_loss = reason, best_val_loss
         progress.val_loss = losses.get("val_loss")
         self.progress, self.is_best = progress, is_best
         if self.context.corpus.vocabulary.is_bytes and "val_loss" in losses:
@@ -163,7 +168,8 @@ class Evaluator:
 
     def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
         """Return the result of a run, from its last `step`, the `metrics` there, and its time."""
-        context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
+        context, val_loss = self.context, self.progress.val_loss
+        best = self.progress.best_val_loss
         assert val_loss is not None
         return Outcome(
             run=context.name,
@@ -175,10 +181,10 @@ class Evaluator:
             step=step,
             passes=self.passes(step),
             advice=advise(
-                train_loss=metrics.get("train_loss", self.progress.loss),
-                loss=self.progress.loss,
-                best_loss=self.progress.best_loss,
-                earlier_loss=self.earlier_loss,
+                train_loss=metrics.get("train_loss", val_loss),
+                val_loss=val_loss,
+                best_val_loss=best,
+                fall=1 - self.progress.loss / max(self.progress.middle_loss, TINY),
                 passes=self.passes(step),
             ),
             val_loss=val_loss,
@@ -229,7 +235,7 @@ class Evaluator:
 
 
 def advise(
-    train_loss: float, loss: float, best_loss: float, earlier_loss: float, passes: float
+    train_loss: float, val_loss: float, best_val_loss: float, fall: float, passes: float
 ) -> str:
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
@@ -238,12 +244,11 @@ def advise(
     2. The val loss was still falling, or there were fewer passes. More time helps.
     3. Otherwise, neither helps much; a larger model may.
 
-    `loss`, `best_loss` and `earlier_loss` are val losses: the newest, the lowest, and that of the
-    evaluation before the newest, or of an untrained model.
+    `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
+    fell in the second half of the run. Twice the time would lower it by about the same fraction.
     """
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
-    rise, gap = (loss / max(lower, TINY) - 1 for lower in (best_loss, train_loss))
-    fall = 1 - loss / max(earlier_loss, TINY)
+    rise, gap = (val_loss / max(lower, TINY) - 1 for lower in (best_val_loss, train_loss))
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
         why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
         return f"more text would help most: after {seen}, the val loss {why}"

@@ -65,7 +65,6 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     ConfigError, UsageError or CheckpointError if the run cannot continue.
     """
     data, state = context.ranks.broadcast(recover, context.folder)
-    check_resumable(data.config, context.config)
     if data.had_counts:
         log.warning(
             f"{COUNTS_NOTICE}. It continues on the whole train split, so it does not repeat the "
@@ -80,8 +79,8 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
             f"{context.corpus.name} is not the text that {context.name} began with, or it has "
             f"changed since; restore it, name another run by --resume RUN, or start a new run"
         )
-    if not extend:
-        _check_not_finished(context, data.step, progress)
+    _check_not_finished(context, data.step, progress, extend=extend)
+    check_resumable(data.config, context.config)
     with _refusing_other_state(context, data.step):
         model = load_model(data, context.device)
         update = build_step(
@@ -114,16 +113,23 @@ def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
 def _resumed_plan(
     context: RunContext, data: CheckpointData, update: Update, progress: Progress, *, extend: bool
 ) -> tuple[Config, Schedule, TimeBudget]:
-    """Return the config, schedule and budget of a resume; for new minutes, plan more steps."""
+    """Return the config, schedule and budget of a resume; for new minutes, plan more steps.
+
+    Another value of `train.steps` becomes a plan, too, so that the stored config repeats the run.
+    """
     config, corpus, ranks = context.config, context.corpus, context.ranks
+    before = data.config.train
     minutes = config.train.minutes
-    is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
+    is_new_time = minutes is not None and (extend or minutes != before.minutes)
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
     stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
     schedule.scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    elif not config.train.plans and (before.plans or before.steps != config.train.steps):
+        schedule.plans = before.plans or ((0, before.steps),)
+        schedule.replan(data.step, config.train.steps)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch, progress.elapsed_s)
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
@@ -144,10 +150,14 @@ def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
         log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
 
 
-def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
+def _check_not_finished(
+    context: RunContext, step: int, progress: Progress, *, extend: bool
+) -> None:
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
         advice = "--set train.stop_at_val_loss=null --set train.patience=null"
+    elif extend:
+        return
     elif step > train.steps:
         raise UsageError(
             f"{context.name} has done {step} steps, more than train.steps {train.steps}; set a "

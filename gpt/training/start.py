@@ -59,7 +59,7 @@ def train_run(
     The weights after step N depend only on the config, the text, the run in `train.init_from`, and,
     with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations, checkpoints and resumes
     do not change them, with two exceptions. On CUDA, some kernels add in any order, so two runs
-    agree up to rounding. A resume with another value of `train.steps` changes the schedule.
+    agree up to rounding. A resume with another value of `train.steps` plans the other steps anew.
 
     If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
     affected members) skips the step. See `gpt.training.divergence` for repeated skips.

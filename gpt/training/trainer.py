@@ -144,9 +144,9 @@ class Trainer:
             return
         check_equal(self.update.model, self.step, self.context.ranks)
         is_milestone = self.is_due(self.schedule.milestone_every)
-        is_last = self.step >= self.schedule.steps
+        part = self.schedule.part_done(self.step)
         try:
-            losses = self.evaluator.evaluate(self.step, is_milestone=is_milestone, is_last=is_last)
+            losses = self.evaluator.evaluate(self.step, is_milestone=is_milestone, part_done=part)
         except Stopped:  # the next resume repeats the evaluation
             self.evaluator.progress.pending = self.metrics
             self.metrics = {}

@@ -54,18 +54,17 @@ class ProgressBar(Callback):
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, also log the losses."""
-        self._latest |= metrics
         if "val_loss" in metrics:  # in the last evaluation, do not show losses on a part of val
-            self._latest = {k: x for k, x in self._latest.items() if "val_loss_part" not in k}
-        latest, names = self._latest, SHOWN_METRICS.items()
-        shown = {key: f"{name} {latest[key]:.4f}" for key, name in names if key in latest}
-        if pace := latest.get("chars_per_s"):
-            shown["chars_per_s"] = f"{tqdm.format_sizeof(pace)} chars/s"
-        self._losses = ", ".join(shown.values())
+            metrics, self._latest = (
+                {key: x for key, x in each.items() if "val_loss_part" not in key}
+                for each in (metrics, self._latest)
+            )
+        self._latest |= metrics
+        self._losses = ", ".join(_described(self._latest))
         self._bar.set_description_str(self._losses, refresh=False)
         name = "val_loss" if "val_loss" in metrics else "val_loss_part"
         if name in metrics:
-            losses = [*shown.values()]
+            losses = _described(metrics)
             if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
                 losses.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
             log.info("step %d: %s", step, ", ".join(losses))
@@ -80,6 +79,15 @@ class ProgressBar(Callback):
     def close(self) -> None:
         """Close the bar."""
         self._bar.close()
+
+
+def _described(metrics: Mapping[str, float]) -> list[str]:
+    """Return a text for each of the `metrics` that are shown."""
+    names = SHOWN_METRICS.items()
+    shown = [f"{name} {metrics[key]:.4f}" for key, name in names if key in metrics]
+    if pace := metrics.get("chars_per_s"):
+        shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
+    return shown
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
