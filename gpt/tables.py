@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
-LABEL_WIDTH = 12  # width of the labels of `fields_grid` in terminal columns
 PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the arguments of make_table
+Indented = tuple[int, "RenderableType"]  # columns of indent, and a string or object for rich
 
 
 def render_table(
@@ -66,23 +66,8 @@ def make_table(heading: Sequence[str], rows: Sequence[Sequence[str]], align: str
     return table
 
 
-def fields_grid(fields: Sequence[tuple[str, str]]) -> "Table":
-    """Return a table for `render` with a label and a text in each row."""
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, GAP, 0, 0))
-    grid.add_column(width=LABEL_WIDTH)
-    grid.add_column(overflow="fold")
-    for label, text in fields:
-        grid.add_row(label, in_one_line(text))
-    return grid
-
-
-def render(parts: Sequence[tuple[int, "RenderableType"]], width: int | None) -> str:
-    """Render `parts` as plain text, one below the other, in lines of at most `width` columns.
-
-    A part is a pair: its indent in columns, and a string or another object that rich can render.
-    """
+def render(parts: Sequence[Indented], width: int | None) -> str:
+    """Render `parts` as plain text, one below the other, in lines of at most `width` columns."""
     from rich.console import Console
     from rich.padding import Padding
 

@@ -4,7 +4,7 @@ For safety, the page contains the text as ids, and its script never inserts char
 """
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
 from gpt.inspection.output import render_page
-from gpt.tables import PlainTable, fields_grid, make_table, render
+from gpt.tables import Indented, PlainTable, make_table, render
 from gpt.text.display import in_one_line, symbol
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once
@@ -26,8 +23,8 @@ CLAMPED_NATS = 6.0  # loss from which the colour is strongest, in nats
 
 def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
     """Render `report` under `title` as lines of at most `width` columns."""
-    fields = fields_grid(report_lines(report))
-    parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
+    fields = make_table(("", ""), report_lines(report), "ll")
+    parts: list[Indented] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
     for heading, rows, align in report_tables(report):
         parts += [(0, " "), (2, make_table(heading, rows[:MAX_TABLE_ROWS], align))]
         if len(rows) > MAX_TABLE_ROWS:

@@ -1,16 +1,11 @@
 """Show the description of a text as tables for the terminal, or as an HTML page."""
 
-from typing import TYPE_CHECKING
-
 from gpt.errors import counted
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
 from gpt.inspection.output import render_page
-from gpt.tables import fields_grid, make_table, render
+from gpt.tables import Indented, make_table, render
 from gpt.text.display import in_one_line, symbol
 from gpt.text.prompt import listed_characters
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
@@ -18,9 +13,9 @@ FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 def text_table(report: TextReport, width: int = 80) -> str:
     """Render `report` as lines of at most `width` columns, at most MAX_ROWS rows in a table."""
-    parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
+    parts: list[Indented] = [(0, f"{in_one_line(report.text)}\n")]
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
-    parts.append((2, fields_grid(report_fields(report))))
+    parts.append((2, make_table(("", ""), report_fields(report), "ll")))
     for caption, total, rows in finding_tables(report):
         table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl")
         parts += [(2, f"\n{in_one_line(caption)}"), (4, table)]
