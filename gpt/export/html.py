@@ -7,14 +7,13 @@ The script of the page reads these elements:
     <script type="text/plain" id="worker">                  code that runs the model: see worker.js
 """
 
-import base64
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpt.errors import UsageError
-from gpt.inspection.output import contents_of, render_page
+from gpt.inspection.output import contents_of, in_base64, render_page
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData, Tensors
 
@@ -98,4 +97,4 @@ def _packed(weights: Tensors) -> str:
             f"a weight of the model is {largest:,.0f}, but a page stores numbers of at "
             f"most {limit:,.0f} (float16); export another checkpoint"
         )
-    return base64.b64encode(numbers.astype("<f2").tobytes()).decode()
+    return in_base64(numbers.astype("<f2"))

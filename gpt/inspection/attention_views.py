@@ -4,7 +4,6 @@ The page needs no network. For safety, it contains the text as JSON, and its scr
 the text as markup.
 """
 
-import base64
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from gpt.evaluation.head_analysis import AttentionAnalysis
-from gpt.inspection.output import render_page
+from gpt.inspection.output import in_base64, render_page
 from gpt.tables import render
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol, visible
@@ -111,9 +110,7 @@ def attention_page(
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
-        "weights": base64.b64encode(
-            weights.mul(65535).round().numpy().astype("<u2").tobytes()
-        ).decode(),
+        "weights": in_base64(weights.mul(65535).round().numpy().astype("<u2")),
         "next": [
             [*zip(vocabulary.names_of(likely), _rounded(values), strict=True)]
             for likely, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)

@@ -3,15 +3,11 @@
 For safety, the page contains the text as ids, and its script never inserts characters as markup.
 """
 
-import base64
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
-from gpt.inspection.output import render_page
+from gpt.inspection.output import in_base64, render_page
 from gpt.tables import Indented, PlainTable, make_table, render
 from gpt.text.display import in_one_line, symbol
 
@@ -123,7 +119,7 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
     signs = {name: symbol(name) for name in names}
     id_type = np.min_scalar_type(len(names) - 1).newbyteorder("<")
     ids, likely = (each.astype(id_type) for each in (surprise.ids, surprise.likely))
-    columns: list[NDArray[Any]] = [ids, likely, surprise.millinats.astype("<u2"), surprise.roots]
+    columns = ids, likely, surprise.millinats.astype("<u2"), surprise.roots
     starts = range(0, n, PAGE_IDS)
     data = {
         "n": n,
@@ -132,7 +128,7 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
         "page": PAGE_IDS,
         "clamped": CLAMPED_NATS,
         "root": SQUARE_ROOT_OF_1,
-        "pages": [_base64([column[at : at + PAGE_IDS] for column in columns]) for at in starts],
+        "pages": [in_base64(*(column[at : at + PAGE_IDS] for column in columns)) for at in starts],
         "names": names,
         "signs": {name: sign for name, sign in signs.items() if sign != name},
         "titles": [name_of(name) if len(name) == 1 else name for name in names],
@@ -151,8 +147,3 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
         clamped=CLAMPED_NATS,
         data=data,
     )
-
-
-def _base64(columns: list[NDArray[Any]]) -> str:
-    content = b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
-    return base64.b64encode(content).decode()

@@ -4,6 +4,9 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from gpt.errors import UsageError
 from gpt.text.display import in_one_line, symbol
@@ -66,6 +69,11 @@ def render_page(
 def contents_of(files: Sequence[Path]) -> str:
     """Return the contents of UTF-8 files, one after the other."""
     return "".join(file.read_text("utf-8") for file in files)
+
+
+def in_base64(*arrays: NDArray[Any]) -> str:
+    """Return the bytes of `arrays`, one array after the other, in base64."""
+    return base64.b64encode(b"".join(array.tobytes() for array in arrays)).decode()
 
 
 def _csp_hash(content: str) -> str:
