@@ -1,6 +1,5 @@
 """Listen on a port, and serve a model until a signal arrives."""
 
-import errno
 import ipaddress
 import logging
 import socket
@@ -25,9 +24,8 @@ def serve(
     the URL of the server when it accepts connections.
 
     Raises:
-        UsageError: `host` is not an address of this machine; or other machines can reach it, and
-            there is no token.
-        GPTError: the port cannot be used.
+        UsageError: `host` is not an address; or other machines can reach it, and there is no token.
+        GPTError: the address or port cannot be used.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -58,11 +56,7 @@ def serve(
     try:
         listener = socket.create_server(address, family=family)
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"--host {host}: this machine has no such address") from None
-        message = f"cannot listen on {host}, port {port}: {error.strerror}; try --port 8000"
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} is used by another program; choose another one by --port"
+        message = f"cannot listen: {error.strerror}; choose another --host or --port"
         raise GPTError(message) from None
     with listener:
         on_ready(f"http://{shown}:{listener.getsockname()[1]}")
