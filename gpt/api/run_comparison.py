@@ -120,7 +120,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     config, vocabulary = model.config, model.vocabulary
     name, text_sha256 = str(from_here(folder)), model.checkpoint.text_sha256
     curve = read_curve(folder, config.train.batch_size * config.model.T)
-    hashes, block, blocks = {f"{text_sha256} {config.data.val_fraction}"}, 0, list[float]()
+    hashes, blocks = {f"{text_sha256} {config.data.val_fraction}"}, list[float]()
     try:
         text = val_text(run_text(model))
     except GPTError as error:
@@ -134,7 +134,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
             sums, loss = block_losses(model.module, text)
         curve = curve.scaled(text.units.ids / text.units.characters)
         hashes.add(text.sha256())
-        block, blocks = sums.length, sums.means()
+        blocks = sums.means()
     run = ComparedRun(
         name=name,
         seed=config.seed,
@@ -143,7 +143,6 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         curve=curve,
         loss=loss,
         parameters=parameter_count(config.model, len(vocabulary)),
-        block=block,
         blocks=blocks,
     )
     return run, frozenset(hashes)

@@ -137,8 +137,7 @@ class ComparedRun:
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
     parameters: int | None = None
-    block: int = 0  # characters of each block of the val split; some blocks have one more
-    blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each block
+    blocks: Sequence[float] = ()  # mean loss of the best checkpoint on each block of the val split
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,6 @@ class Comparison:
     differences: list[RowDifference]  # one for each row but the first
     reached: float | None  # lowest val loss that all runs reach, rounded up to two decimals
     blocks: int  # number of blocks of the val split; 0 if their losses are unknown
-    block: int  # characters of each block
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
@@ -197,7 +195,6 @@ def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
         [_difference(rows[0], row) for row in rows[1:]],
         reached,
         max(len(run.blocks) for run in runs),
-        max(run.block for run in runs),
     )
 
 

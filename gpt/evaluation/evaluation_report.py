@@ -107,7 +107,6 @@ class EvaluationReport:
     """
 
     text: str  # name of the text
-    rule: str  # how the text was divided into windows
     unit: str  # what an id stands for: `character` or `byte`
     ids: int  # size of the scored text in ids
     characters: int
@@ -116,7 +115,6 @@ class EvaluationReport:
     loss: float  # nats per id; on the val split, this is `val_loss`
     loss_per_character: float  # nats
     interval: Interval | None  # confidence interval of `loss_per_character`; None for a short text
-    block: int  # ids in a block of the bootstrap that gives the interval
     bits_per_character: float
     bits_per_byte: float  # bits per byte of UTF-8
     accuracy: float  # fraction of ids to which the model gave the highest probability
@@ -164,7 +162,6 @@ def evaluate_text(
             references = reference_losses(text.train, ids, vocabulary, scale)
     return EvaluationReport(
         text=text.name,
-        rule=f"windows of {model.config.T:,} {vocabulary.unit}s without overlap, as in training",
         unit=vocabulary.unit,
         ids=units.ids,
         characters=units.characters,
@@ -173,7 +170,6 @@ def evaluate_text(
         loss=loss,
         loss_per_character=per_character,
         interval=blocks.interval(units.per_character(1.0)),
-        block=blocks.length,
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
         accuracy=calibration.accuracy,

@@ -51,7 +51,7 @@ class BlockSums:
         wanted = max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
         count = max(1, n // wanted)
         self.edges = np.arange(count + 1) * n // count
-        self.sizes, self.length = np.diff(self.edges), n // count
+        self.sizes = np.diff(self.edges)
         self.sums = np.zeros(count)
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:

@@ -80,10 +80,8 @@ def _legend(comparison: Comparison) -> list[str]:
         "s.e.: standard error over n seeds",
     ]
     if comparison.blocks > 1:
-        lines.append(
-            f"by text: for other text, with these models; paired over "
-            f"{counted(comparison.blocks, 'block')} of {comparison.block:,} characters"
-        )
+        blocks = counted(comparison.blocks, "block")
+        lines.append(f"by text: for other text, with these models; paired over {blocks} of val")
     if comparison.differences:
         lines.append("by seeds: for other seeds, on this text, by Welch's method")
     return lines

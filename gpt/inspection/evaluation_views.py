@@ -63,7 +63,6 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     references = [f"{each.name} {each.loss:.3f}" for each in report.references]
     lines = [
         ("text", f"{report.text}: {sizes}"),
-        ("rule", report.rule),
         ("loss", f"{report.loss_per_character:.4f} nats per character{per_byte}"),
         ("interval", _interval(report)),
         (
@@ -100,10 +99,8 @@ def _interval(report: EvaluationReport) -> str:
     if interval is None:
         return "none: the text is too short"
     half = (interval.high - interval.low) / 2
-    return (
-        f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f}): {100 * interval.confidence:.0f}"
-        f" %, block bootstrap, blocks of {report.block:,} {report.unit}s"
-    )
+    ends = f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f})"
+    return f"{ends}: {100 * interval.confidence:.0f} %, block bootstrap"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
