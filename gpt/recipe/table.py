@@ -43,7 +43,6 @@ PASSES = (
     (math.inf, 4.0, 0.01),
 )
 MIN_DROPOUT_PASSES = 2  # passes of a member; with fewer, there is no token dropout
-SHORT_TEXT = 400_000  # characters; a message calls a train split with fewer "short"
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a larger model
@@ -80,18 +79,16 @@ class Choice:
     members: int = 1
     token_dropout: float = 0.0
 
-    def sentence(self, train_characters: int, unit: str = "character") -> str:
+    def sentence(self, train_characters: int, unit: str) -> str:
         """Return a sentence that explains the choice; `unit` is `byte` if ids are bytes."""
         passes = self.characters / train_characters
-        length = "short" if train_characters < SHORT_TEXT else "long" if passes < 1 else "whole"
         if self.members > 1:
             why = f"{self.members} models are averaged, because one would overfit"
         else:
             per_parameter = self.characters / self.size.parameters
             why = f"one model, which sees {per_parameter:.2g} {unit}s for each parameter"
         dropout = f", token dropout {self.token_dropout:g}" if self.token_dropout else ""
-        noun = "pass" if f"{passes:.2g}" == "1" else "passes"
-        return f"{passes:.2g} {noun} over the {length} text: {why}{dropout}"
+        return f"passes over the text: {passes:.2g}; {why}{dropout}"
 
 
 def largest_size(
