@@ -122,13 +122,11 @@ class CountedText:
 
 
 def name_of(character: str) -> str:
-    """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`."""
-    point = ord(character)
-    if point < 0x20 or point == 0x7F:  # only the symbols of controls, from U+2400 on, have names
-        name = unicodedata.name(chr(0x2400 + min(point, 0x21))).removeprefix("SYMBOL FOR ")
-    else:
-        name = unicodedata.name(character, "")
-    return f"U+{point:04X} {name}".rstrip()
+    """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`.
+
+    Control characters have no names.
+    """
+    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
 
 
 def rare_characters(text: CountedText) -> Findings:
