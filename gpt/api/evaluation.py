@@ -117,10 +117,7 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     except GPTError as error:
         log.warning("not compared with simple predictors, which need the run's text: %s", error)
         train = None
-    scored = other_text(corpus, model.vocabulary, train)
-    if scored.outside > scored.units.characters:
-        log.warning("%s: most of its characters are not in the model's vocabulary", corpus.name)
-    return scored
+    return other_text(corpus, model.vocabulary, train)
 
 
 def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":

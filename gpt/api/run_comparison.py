@@ -1,7 +1,6 @@
 """Compare runs by their settings, their curves and their losses on the same val split."""
 
 import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +44,9 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     paths = [path for name in names for path in _paths(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
     if len(distinct) < 2:
-        repeated = ", named twice or more" if len(paths) > len(distinct) else ""
         raise UsageError(
-            f"expected two or more runs, or a sweep, got "
-            f"{counted(len(distinct), 'run')}{repeated}; `gpt runs` lists all"
+            f"expected two or more different runs, or a sweep, got "
+            f"{counted(len(distinct), 'run')}; `gpt runs` lists all"
         )
     compared: list[ComparedRun] = []
     texts: dict[str, frozenset[str]] = {}
@@ -93,12 +91,6 @@ def _log(path: Path) -> "ComparedRun":
 
     curve, parameters = read_nanogpt_log(path)
     log.warning("%s: the text of this log is unknown; its losses are in nats per token", path)
-    if unknown := sum(map(math.isnan, curve.losses)):
-        log.warning(
-            "%s: the val loss of %s is nan; the best loss is that of the other evaluations",
-            path,
-            counted(unknown, "evaluation"),
-        )
     assert curve.best_loss is not None
     return ComparedRun(name=str(path), curve=curve, loss=curve.best_loss, parameters=parameters)
 
