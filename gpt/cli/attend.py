@@ -12,7 +12,7 @@ from gpt.cli.options import (
     option,
     terminal_width,
 )
-from gpt.errors import UsageError
+from gpt.errors import UsageError, without_middle
 from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.display import in_one_line
@@ -81,8 +81,7 @@ def attend(
         width, unit = terminal_width(), vocabulary.unit
         typer.echo(draw_head(analysis, names, title, chosen, width=width, unit=unit))
         return
-    ellipsis = "…" if len(text) > TITLE_CHARACTERS else ""
-    title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{ellipsis}”"
+    title += f": “{in_one_line(without_middle(text, TITLE_CHARACTERS))}”"
     if is_picture:
         with phase("drawing"):
             from gpt.inspection.pictures import draw_heads, png
