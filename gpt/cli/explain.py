@@ -2,7 +2,6 @@
 
 import os
 import sys
-import textwrap
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from gpt.errors import GPTError, UsageError
 from gpt.files import write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
 from gpt.status import phase
+from gpt.tables import make_table, render
 
 
 def explain(
@@ -101,8 +101,6 @@ def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: b
 def _lessons(width: int) -> str:
     """Format the list of lessons, in lines of at most `width` characters."""
     heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
-    lines = [*textwrap.wrap(heading, width), ""]
-    for name, title in LESSONS.items():
-        lines += textwrap.wrap(f"  {name:<15}{title}", width, subsequent_indent=" " * 17)
+    lessons = make_table(("", ""), [*LESSONS.items()], "ll")
     whole = f"The whole model as one program: gpt explain {TEXTBOOK} --write FILE.py"
-    return "\n".join([*lines, "", *textwrap.wrap(whole, width)])
+    return render([(0, f"{heading}\n"), (2, lessons), (0, f"\n{whole}")], width)
