@@ -139,10 +139,7 @@ def _json(tree: dict[str, Any]) -> bytes:
 def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
     """Return the content of config.json: the settings of CharacterGPTConfig in modeling_gpt.py."""
     model = checkpoint.config.model
-    same = {
-        "n_layer", "ensemble", "head_size", "value_size", "positions", "qk_norm",
-        "attention_scale", "key_offset", "qkv_bias", "ngram", "activation",
-    }  # fmt: skip
+    excluded = {"T", "C", "n_head", "dropout", "character_dropout"}  # renamed, or only for training
     return {
         "architectures": [CLASS],
         "auto_map": {
@@ -159,7 +156,7 @@ def _model_config(checkpoint: CheckpointData) -> dict[str, Any]:
         "eos_token_id": None,
         "tie_word_embeddings": False,
         "dtype": "float32",
-    } | model.model_dump(include=same)
+    } | model.model_dump(exclude=excluded)
 
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
