@@ -31,18 +31,14 @@ def comparison_text(comparison: Comparison, width: int | None) -> str:
 def _tables(comparison: Comparison) -> list[PlainTable]:
     """Return the tables: settings that differ, results, and differences."""
     rows, tables = comparison.rows, list[PlainTable]()
-    keys = [*dict.fromkeys(key for row in rows for key in row.settings)]
-    cells = [
-        [shown(_value(row.settings.get(key, "-")), MAX_VALUE_CHARACTERS) for key in keys]
-        for row in rows
-    ]
-    numbers = [str(row.number) for row in rows]
-    if keys and len(rows) > len(keys):  # transpose the table if it would be wider than long
-        lines = [[number, *line] for number, line in zip(numbers, cells, strict=True)]
-        tables.append((["row", *keys], lines, "r" * (len(keys) + 1)))
-    elif keys:
-        lines = [[key, *column] for key, column in zip(keys, zip(*cells, strict=True), strict=True)]
-        tables.append((["setting", *numbers], lines, "l" + "r" * len(rows)))
+    if keys := [*dict.fromkeys(key for row in rows for key in row.settings)]:
+        lines = [["row", *keys]]
+        for row in rows:
+            values = [_value(row.settings.get(key, "-")) for key in keys]
+            lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in values)])
+        if len(lines[0]) >= len(lines):  # transpose a table that is wider than long
+            lines = [[*column] for column in zip(*lines, strict=True)]
+        tables.append((lines[0], lines[1:], "l" + "r" * (len(lines[0]) - 1)))
     tables.append(_results(comparison))
     if comparison.differences:
         differences = [
