@@ -48,21 +48,15 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
             f"expected two or more different runs, or a sweep, got "
             f"{counted(len(distinct), 'run')}; `gpt runs` lists all"
         )
-    compared: list[ComparedRun] = []
-    texts: dict[str, frozenset[str]] = {}
-    for path in distinct:
-        if path.is_file():
-            compared.append(_log(path))
-        else:
-            run, texts[run.name] = _measure(path)
-            compared.append(run)
-    first = next(iter(texts), "")
-    for name, hashes in texts.items():
-        if hashes.isdisjoint(texts[first]):
+    compared = [_log(path) if path.is_file() else _measure(path) for path in distinct]
+    with_texts = [run for run in compared if run.val_hashes]
+    for run in with_texts:
+        first = with_texts[0]
+        if set(run.val_hashes).isdisjoint(first.val_hashes):
             raise UsageError(
-                f"{first} and {name} have different val texts (if a text is missing, only whole "
-                f"texts are compared), so their losses cannot be compared; `gpt eval RUN TEXT` "
-                f"measures each run on another text"
+                f"{first.name} and {run.name} have different val texts (if a text is missing, only "
+                f"whole texts are compared), so their losses cannot be compared; `gpt eval RUN "
+                f"TEXT` measures each run on another text"
             )
     return compare_runs(compared)
 
@@ -95,12 +89,12 @@ def _log(path: Path) -> "ComparedRun":
     return ComparedRun(name=str(path), curve=curve, loss=curve.best_loss, parameters=parameters)
 
 
-def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Score the best checkpoint of a run on its val split; also return hashes of the val text.
+def _measure(folder: Path) -> "ComparedRun":
+    """Score the best checkpoint of a run on its val split.
 
-    Two runs have the same val text if they share a hash. One hash is that of the whole text (from
-    the checkpoint), with `data.val_fraction` appended. The other is that of the val text, and is
-    absent if the text is missing.
+    The first hash of the val text is that of the whole text (from the checkpoint), with
+    `data.val_fraction` appended. The second is that of the val text itself, and is absent if the
+    text is missing.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -112,7 +106,7 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
     config, vocabulary = model.config, model.vocabulary
     name, text_sha256 = str(from_here(folder)), model.checkpoint.text_sha256
     curve = read_curve(folder, config.train.batch_size * config.model.T)
-    hashes, blocks = {f"{text_sha256} {config.data.val_fraction}"}, list[float]()
+    hashes, blocks = [f"{text_sha256} {config.data.val_fraction}"], list[float]()
     try:
         text = val_text(run_text(model))
     except GPTError as error:
@@ -125,19 +119,19 @@ def _measure(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
         with phase(f"scoring {name}"), default_modes():
             sums, loss = block_losses(model.module, text)
         curve = curve.scaled(text.units.ids / text.units.characters)
-        hashes.add(text.sha256())
+        hashes.append(text.sha256())
         blocks = sums.means()
-    run = ComparedRun(
+    return ComparedRun(
         name=name,
         seed=config.seed,
         settings=_settings(folder, model),
         text_sha256=text_sha256,
+        val_hashes=hashes,
         curve=curve,
         loss=loss,
         parameters=parameter_count(config.model, len(vocabulary)),
         blocks=blocks,
     )
-    return run, frozenset(hashes)
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
@@ -150,9 +144,8 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     from gpt.recipe.sweep_spec import read_spec
     from gpt.runs.folder import is_sweep
 
-    config, sweep = model.config, folder.resolve().parent
-    if is_sweep(sweep):
-        specified = {run.name: run.config for run in read_spec(sweep).runs}
-        config = specified.get(folder.resolve().name, config)
-        config = config if config.train.minutes is not None else model.config
-    return values(config)
+    sweep, name = folder.resolve().parent, folder.resolve().name
+    for trial in read_spec(sweep).runs if is_sweep(sweep) else ():
+        if trial.name == name and trial.config.train.minutes is not None:
+            return values(trial.config)
+    return values(model.config)

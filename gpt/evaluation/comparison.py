@@ -134,6 +134,7 @@ class ComparedRun:
     seed: int | None = None  # None for a log
     settings: dict[str, Any] = field(default_factory=dict)  # by dotted key; empty for a log
     text_sha256: str | None = None  # hash of the run's text
+    val_hashes: Sequence[str] = ()  # two runs have the same val text if they share a hash
     curve: Curve  # evaluations during training
     loss: float  # val loss of the best checkpoint
     parameters: int | None = None
