@@ -25,10 +25,8 @@ SQUARE_ROOT_OF_1 = 255  # the integer that stores the square root of probability
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Predictions whose most likely id has a probability from `low` to `high`."""
+    """Predictions whose most likely id has a probability in one of BINS ranges."""
 
-    low: float
-    high: float
     ids: int  # number of predictions
     probability: float  # mean probability of the most likely id
     accuracy: float  # fraction of predictions whose most likely id is right
@@ -51,8 +49,8 @@ class Calibration:
     def bins(self) -> list[CalibrationBin]:
         """The ranges of probability that contain a prediction, in ascending order."""
         return [
-            CalibrationBin(i / BINS, (i + 1) / BINS, int(ids), p / ids, hits / ids)
-            for i, (ids, p, hits) in enumerate(self._sums.tolist())
+            CalibrationBin(int(ids), p / ids, hits / ids)
+            for ids, p, hits in self._sums.tolist()
             if ids
         ]
 
