@@ -13,8 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt import api
-from gpt.config.load import load_config
 from gpt.config.schema import Config, SampleConfig
 from gpt.export.huggingface import export_huggingface, tokenizer_json
 from gpt.model.shapes import parameter_shapes
@@ -177,8 +175,6 @@ def test_the_model_card_states_the_loss_that_transformers_computes(run, text_fil
     stated = re.search(r"val loss \| ([\d.]+) \|", card)
     assert stated
     assert float(stated[1]) == pytest.approx(np.mean(losses), abs=6e-5)
-    config = load_config("out/gpt_config.yaml", [("data.source", str(text_file))])
-    assert config == api.load(run).config
 
     code, _, err = gpt("export", run, "--to=huggingface", "--out=out")
     assert code == 2
@@ -196,20 +192,11 @@ def test_overwriting_an_export_leaves_other_folders_alone(run, gpt):
 
 
 def test_an_export_names_texts_and_runs_without_their_folders():
-    """Bug: the model card and the settings showed the user's absolute paths to everybody.
-
-    Bug: with train.minutes in the settings, the card's command planned other steps.
-    """
+    """Bug: the model card showed the user's absolute paths to everybody."""
     data = {"source": ["/secret/a.txt", "secret/b.txt"], "val_source": "/secret/val.txt"}
-    data |= {"vocabulary": "/secret/runs/v"}
-    train = {"minutes": 3, "plans": [(0, 17)], "steps": 17}
-    folder = exported(checkpoint_of(small(data=data, train=train)))
-    assert "from `a.txt`, `b.txt`," in (folder / "README.md").read_text("utf-8")
+    folder = exported(checkpoint_of(small(data=data | {"vocabulary": "/secret/runs/v"})))
+    assert "| text | a.txt, b.txt |" in (folder / "README.md").read_text("utf-8")
     assert not [file for file in folder.iterdir() if b"secret" in file.read_bytes()]
-    config = load_config(folder / "gpt_config.yaml")
-    assert config.data.source == ("a.txt", "b.txt")
-    assert (config.data.val_source, config.data.vocabulary) == ("val.txt", "v")
-    assert (config.train.minutes, config.train.plans) == (None, ((0, 17),))
 
 
 def test_the_example_of_the_model_card_runs():

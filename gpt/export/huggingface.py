@@ -5,7 +5,6 @@
     tokenizer.json  tokenizer_config.json  a tokenizer without custom code
     generation_config.json                 the settings of `gpt sample`
     README.md                              the model card
-    gpt_config.yaml                        the settings of the training, without paths of folders
 
 Exporting needs neither transformers nor torch.
 """
@@ -19,8 +18,6 @@ from typing import Any
 import safetensors.numpy
 
 from gpt import __version__
-from gpt.config.schema import Config
-from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
 from gpt.files import naming, write_synced
 from gpt.inspection.output import check_absent
@@ -61,8 +58,7 @@ def export_huggingface(
         UsageError: `out` exists without `overwrite`, or is no folder, or has other files.
     """
     _check_folder(out, overwrite)
-    config = _without_folders(checkpoint.config)
-    prefix = "members.0." if member_prefixes(config.model) == [""] else ""
+    prefix = "members.0." if member_prefixes(checkpoint.config.model) == [""] else ""
     weights = {f"{prefix}{name}": weight for name, weight in checkpoint.weights.items()}
     contents = {
         "config.json": _json(_model_config(checkpoint)),
@@ -79,8 +75,7 @@ def export_huggingface(
                 "padding_side": "left",
             }
         ),
-        "README.md": _model_card(run, checkpoint, config).encode(),
-        "gpt_config.yaml": to_yaml(config).encode(),
+        "README.md": _model_card(run, checkpoint).encode(),
     }
     with naming(out):
         _write(out, contents)
@@ -116,20 +111,6 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
                 (complete / name).replace(out / name)
         else:
             complete.rename(out)
-
-
-def _without_folders(config: Config) -> Config:
-    """Replace the paths of texts and runs in `config` by their names."""
-
-    def named(path: Any) -> Any:
-        if isinstance(path, tuple):
-            return tuple(map(named, path))
-        return path and (Path(path).name or path)
-
-    data = {key: named(getattr(config.data, key)) for key in ("source", "val_source", "vocabulary")}
-    train = {"init_from": named(config.train.init_from), "minutes": None}
-    # without train.minutes, train.plans sets the number of steps
-    return config.changed(data=data, train=train)
 
 
 def _json(tree: dict[str, Any]) -> bytes:
@@ -218,14 +199,16 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
     return {key: value for key, value in rules.items() if value is not None}
 
 
-def _model_card(run: Path, checkpoint: CheckpointData, config: Config) -> str:
+def _model_card(run: Path, checkpoint: CheckpointData) -> str:
     """Return the model card, which is the README.md of the folder."""
     from jinja2 import Environment, StrictUndefined
 
     template = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(
         (TEMPLATES / "model_card.md").read_text("utf-8")
     )
-    source, vocabulary = config.data.source, checkpoint.vocabulary
+    config, vocabulary = checkpoint.config, checkpoint.vocabulary
+    source = config.data.source
+    sources = [source] if isinstance(source, str) else source
     return template.render(
         name=run.resolve().name,
         version=__version__,
@@ -235,5 +218,5 @@ def _model_card(run: Path, checkpoint: CheckpointData, config: Config) -> str:
         parameters=parameter_count(config.model, len(vocabulary)),
         config=config.model,
         prompt=repr(vocabulary.decode(encode_prompt("", vocabulary))),
-        texts=[source] if isinstance(source, str) else source,
+        texts=[Path(name).name or name for name in sources],
     )
