@@ -139,8 +139,5 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
         fields=report_lines(report),
         tables=report_tables(report),
         curve=surprise.curve(CURVE_POINTS),
-        shown=n,
-        pages=len(starts),
-        clamped=CLAMPED_NATS,
         data=data,
     )
