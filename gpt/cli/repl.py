@@ -16,7 +16,7 @@ HELP = r"""Type the beginning of a text; the model continues it.
   \n, \t, \\       in a text: a newline, a tab, a backslash
   /continue        continue the last text
   /temperature X   above 1: more random; below: more predictable; 0: likeliest
-  /top-k N         keep only the N likeliest characters; none: keep all
+  /top-k N         keep only the N likeliest characters
   /top-p X         keep the fewest, likeliest ones that sum to X or more
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
@@ -69,16 +69,8 @@ class Repl:
             show(self.text)
         elif self.text is None:
             raise UsageError("/continue: there is no text yet; type the beginning of one")
-        rules = self.rules.model_dump(exclude={"length"})
-        if self.rules.top_k is None:  # None would mean the top_k of the run's config
-            rules["top_k"] = len(self.model.vocabulary)
-        chunks = self.model.sample(
-            [self.text],
-            length=self.rules.length,
-            seed=self.seed,
-            stops=self.stops,
-            rules=rules,
-        )
+        rules = self.rules.model_dump()
+        chunks = self.model.sample([self.text], seed=self.seed, stops=self.stops, rules=rules)
         self.seed += 1
         for chunk in chunks:
             self.text += chunk.text  # before `show`, which Ctrl-C may interrupt
@@ -97,9 +89,7 @@ class Repl:
             return f"seed {self.seed}"
         if name not in SampleConfig.model_fields:
             raise UsageError(f"/{command}: no such command; /help lists them")
-        if (name, value) == ("top_k", "none"):
-            self.rules = self.rules.model_copy(update={"top_k": None})
-        elif value:
+        if value:
             new: object = value
             with contextlib.suppress(ValueError):
                 new = json.loads(value)
