@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gpt.errors import counted, listed, shown
+from gpt.errors import listed, shown
 from gpt.evaluation.comparison import Comparison
 from gpt.evaluation.intervals import Interval
 from gpt.tables import PlainTable, render, render_table
@@ -11,6 +11,12 @@ from gpt.text.display import in_one_line
 
 DROPPED_COLUMNS = ("steps", "final")  # columns that are left out, in this order, to save width
 MAX_VALUE_CHARACTERS = 24  # a longer value of a setting is shown without its middle
+LEGEND = (
+    "val loss: of the best checkpoint, in nats per character; final: at the end of training",
+    "s.e.: standard error over n seeds",
+    "by text: for other text, with these models; paired over blocks of the val split",
+    "by seeds: for other seeds, on this text, by Welch's method",
+)
 
 
 def comparison_text(comparison: Comparison, width: int | None) -> str:
@@ -22,9 +28,7 @@ def comparison_text(comparison: Comparison, width: int | None) -> str:
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows
     ]
-    above, below = (
-        render([(0, line) for line in each], width) for each in (names, _legend(comparison))
-    )
+    above, below = (render([(0, line) for line in each], width) for each in (names, LEGEND))
     return "\n\n".join([above, *tables, below])
 
 
@@ -69,20 +73,6 @@ def _results(comparison: Comparison) -> PlainTable:
     return heading, lines, "r" * len(heading)
 
 
-def _legend(comparison: Comparison) -> list[str]:
-    """Return lines that explain the numbers in the tables."""
-    lines = [
-        "val loss: of the best checkpoint, in nats per character; final: at the end of training",
-        "s.e.: standard error over n seeds",
-    ]
-    if comparison.blocks > 1:
-        blocks = counted(comparison.blocks, "block")
-        lines.append(f"by text: for other text, with these models; paired over {blocks} of val")
-    if comparison.differences:
-        lines.append("by seeds: for other seeds, on this text, by Welch's method")
-    return lines
-
-
 def _interval(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval.low:+.4f} to {interval.high:+.4f}"
 
@@ -92,7 +82,5 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Format the value of a setting: a float with three digits, a string as it is, else JSON."""
-    if isinstance(value, float):
-        value = float(f"{value:.3g}")
+    """Format the value of a setting: a string as it is, else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
