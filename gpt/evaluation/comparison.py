@@ -173,7 +173,6 @@ class Comparison:
     rows: list[Row]  # in the order of their first runs
     differences: list[RowDifference]  # one for each row but the first
     reached: float | None  # lowest val loss that all runs reach, rounded up to two decimals
-    blocks: int  # number of blocks of the val split; 0 if their losses are unknown
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
@@ -191,12 +190,7 @@ def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
         seen[identity, run.seed] += 1
     differing = _differing([group[0] for group in groups.values()])
     rows = [_row(i, group, differing, reached) for i, group in enumerate(groups.values(), 1)]
-    return Comparison(
-        rows,
-        [_difference(rows[0], row) for row in rows[1:]],
-        reached,
-        max(len(run.blocks) for run in runs),
-    )
+    return Comparison(rows, [_difference(rows[0], row) for row in rows[1:]], reached)
 
 
 def _identity(run: ComparedRun) -> str:
