@@ -4,7 +4,6 @@ import io
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from cycler import cycler
@@ -94,10 +93,7 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     figure.supxlabel("key position", fontsize=9)
     figure.supylabel("query position", fontsize=9)
     ticks = [0, 0.01, 0.1, 0.25, 0.5, 1]
-    bar: Any = figure.colorbar(image, ax=grid, shrink=0.6, aspect=30, pad=0.01, ticks=ticks)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, length=2)
-    bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
+    figure.colorbar(image, ax=grid, shrink=0.6, pad=0.01, ticks=ticks, format="{x:g}")
     return figure
 
 
@@ -145,9 +141,7 @@ def draw_curves(comparison: Comparison) -> Figure:
         *panels[0].get_legend_handles_labels(),
         loc="outside lower left",
         frameon=False,
-        fontsize=9,
         title="line: mean over seeds; band: from the lowest to the highest",
-        title_fontsize=9,
         alignment="left",
     )
     return figure
