@@ -57,16 +57,14 @@ def choose_config(
     chooser = _Chooser(corpus, base, clock, should_stop, ranks)
     with phase("measuring how fast models of several sizes train"):
         config, choice, probed = chooser.choose()
-    model, unit = config.model, corpus.vocabulary.unit
+    model = config.model
     members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
     parameters = parameter_count(model, len(corpus.vocabulary))
-    in_step = config.train.batch_size * model.T
     log.info(
         f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
-        f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}; "
-        f"steps of {counted(in_step, unit)}"
+        f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}"
     )
-    log.info(choice.sentence(len(corpus.train), unit))
+    log.info(choice.sentence(len(corpus.train), corpus.vocabulary.unit))
     return config, probed if ranks.size == 1 else None
 
 
