@@ -13,7 +13,7 @@ import torch
 
 from gpt import api
 from gpt.evaluation.intervals import BlockSums
-from gpt.evaluation.loss import evaluate
+from gpt.evaluation.loss import evaluate, evaluate_each
 from gpt.evaluation.scored_text import score_text
 from gpt.inspection.evaluation_views import report_tables
 from gpt.model.transformer import GPT
@@ -218,14 +218,14 @@ def test_a_part_of_the_text_is_scored_as_in_the_whole(corpus, model, monkeypatch
         n = max(1, characters // T)
         losses = [whole[math.floor(i * len(whole) / n)] for i in range(n)]
     expected = torch.cat(losses).mean().item()
-    assert evaluate(model, ids, characters=characters) == pytest.approx(expected, rel=1e-5)
+    assert evaluate_each(model, ids, characters=characters)[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus, model):
     """Bug: windows were read beyond the end of the text."""
     for length in (5, 13, 14):
         ids = corpus.ids[:length]
-        assert evaluate(model, ids, characters=3) == evaluate(model, ids)
+        assert evaluate_each(model, ids, characters=3)[0] == evaluate(model, ids)
 
 
 def test_an_evaluation_leaves_later_threads_as_many_threads(corpus, model, set_threads):

@@ -10,7 +10,7 @@ import torch
 
 import gpt
 from gpt.errors import Interrupted, UsageError
-from gpt.evaluation.loss import evaluate
+from gpt.evaluation.loss import evaluate, evaluate_each
 from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
@@ -52,7 +52,7 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     parts = {r["step"]: r["val_loss_part"] for r in records[1:] if "val_loss_part" in r}
     assert [r["step"] for r in records if "val_loss" in r] == [11]
     last, best = (gpt.load("r", which).module for which in ("last", "best"))
-    assert parts[11] == evaluate(last, corpus.val, characters=53)
+    assert parts[11] == evaluate_each(last, corpus.val, characters=53)[0]
     assert outcome.val_loss == records[-1]["val_loss"] == evaluate(last, corpus.val)
     assert outcome.best_step == min(parts, key=parts.__getitem__) < 11
     assert outcome.best_val_loss == evaluate(best, corpus.val)

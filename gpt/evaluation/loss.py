@@ -41,9 +41,9 @@ class Stopped(Exception):
     """An evaluation was stopped before its end."""
 
 
-def evaluate(model: LanguageModel, ids: Ids, *, characters: int | None = None) -> float:
-    """Return the loss of `model` in nats per id. For the arguments, see `evaluate_each`."""
-    return evaluate_each(model, ids, characters=characters)[0]
+def evaluate(model: LanguageModel, ids: Ids) -> float:
+    """Return the loss of `model` on `ids` in nats per id; see `evaluate_each`."""
+    return evaluate_each(model, ids)[0]
 
 
 def evaluate_each(
