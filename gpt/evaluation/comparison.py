@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from gpt.errors import UsageError
-from gpt.evaluation.intervals import Interval, SeedMean, paired_interval, seed_mean, welch_interval
+from gpt.evaluation.intervals import Interval, SeedMean, mean_interval, seed_mean, welch_interval
 
 NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
 NANOGPT_LINE = re.compile(  # matches an evaluation, an iteration, or a size of the model or batch
@@ -239,7 +239,7 @@ def _difference(first: Row, row: Row) -> RowDifference:
     text = seeds = None
     if all(len(each) > 1 for each in (*blocks[0], *blocks[1])):
         means = [[fmean(each) for each in zip(*row_blocks, strict=True)] for row_blocks in blocks]
-        text = paired_interval(*means)
+        text = mean_interval([b - a for a, b in zip(*means, strict=True)])
     if all(len(each) > 1 for each in losses):
         seeds = welch_interval(*losses)
     return RowDifference(row.number, row.loss.mean - first.loss.mean, text, seeds)

@@ -9,7 +9,7 @@ import numpy as np
 from gpt.errors import UsageError, counted
 from gpt.evaluation.baselines import ReferenceLoss, reference_losses
 from gpt.evaluation.breakdown import LABELS, Breakdown, Group
-from gpt.evaluation.intervals import BlockSums, Interval
+from gpt.evaluation.intervals import BlockSums, Interval, mean_interval
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.scored_text import ScoredText, Scores, score_text
 from gpt.model.ensemble import LanguageModel
@@ -153,6 +153,7 @@ def evaluate_text(
                 each.add(scores)
     loss = float(blocks.sums.sum()) / units.ids
     per_character = units.per_character(loss)
+    means = [units.per_character(mean) for mean in blocks.means()]
     references = []
     if text.train is not None:
         with phase("compressing the text, and counting its n-grams"):
@@ -167,7 +168,7 @@ def evaluate_text(
         outside=text.outside,
         loss=loss,
         loss_per_character=per_character,
-        interval=blocks.interval(units.per_character(1.0)),
+        interval=mean_interval(means) if len(means) > 1 else None,
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
         accuracy=calibration.accuracy,

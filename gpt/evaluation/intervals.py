@@ -1,25 +1,21 @@
 """Confidence intervals of a loss on a text, and of a difference of losses.
 
 The losses of neighbouring characters are correlated. The error of their mean is therefore far
-larger than if they were independent. A text is divided into blocks. A bootstrap that draws blocks
-with replacement gives the interval of a loss (Künsch 1989, "The jackknife and the bootstrap for
-general stationary observations"). Student's t distribution gives the interval of a difference.
+larger than if they were independent. A text is therefore divided into blocks, whose mean losses are
+almost independent (Schmeiser 1982, "Batch size effects in the analysis of simulation output").
+Student's t distribution gives the interval of a mean or of a difference.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist, fmean, stdev, variance
+from statistics import fmean, stdev, variance
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.seeds import uniforms
-
 CONFIDENCE = 0.95  # probability that an interval contains the true value
-RESAMPLES = 2000  # number of bootstrap samples
-MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the draws
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,7 @@ class BlockSums:
     """
 
     def __init__(self, n: int) -> None:
-        wanted = max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
-        count = max(1, n // wanted)
+        count = max(1, n // round(3 * math.sqrt(n)))
         self.edges = np.arange(count + 1) * n // count
         self.sizes = np.diff(self.edges)
         self.sums = np.zeros(count)
@@ -66,32 +61,14 @@ class BlockSums:
         means: list[float] = (self.sums / self.sizes).tolist()
         return means
 
-    def interval(self, factor: float = 1.0) -> Interval | None:
-        """Return the interval of `factor` times the mean loss; None for fewer than two blocks.
 
-        The ends are the quantiles p and 1 - p of the bootstrap means. Let n be the number of
-        blocks, t = student_quantile(n - 1), and Phi the normal distribution function. Then p is
-        Phi(-t sqrt(n / (n - 1))) (arXiv:1411.5279, section 4.3); with 2.5 %, the interval would be
-        too narrow.
-        """
-        n = len(self.sums)
-        if n < 2:
-            return None
-        draws = uniforms(0, "bootstrap", 0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-        means = (draws @ self.sums) / (draws @ self.sizes)
-        tail = NormalDist().cdf(-student_quantile(n - 1) * math.sqrt(n / (n - 1)))
-        low, high = (factor * np.quantile(means, [tail, 1 - tail])).tolist()
-        return Interval(low, high)
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the interval of the mean of two or more `values`, such as the losses of blocks.
 
-
-def paired_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the interval of mean(b - a), for losses of the same blocks of a text.
-
-    The result equals that of scipy's `ttest_rel`.
+    The result equals that of scipy's `ttest_1samp`.
     """
-    differences = [y - x for x, y in zip(a, b, strict=True)]
-    n = len(differences)
-    return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)
+    n = len(values)
+    return _interval(fmean(values), stdev(values) / math.sqrt(n), n - 1)
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
@@ -105,9 +82,9 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     return _interval(fmean(b) - fmean(a), math.sqrt(sum(parts)), freedom)
 
 
-def _interval(difference: float, standard_error: float, freedom: float) -> Interval:
+def _interval(mean: float, standard_error: float, freedom: float) -> Interval:
     half = student_quantile(freedom) * standard_error
-    return Interval(difference - half, difference + half)
+    return Interval(mean - half, mean + half)
 
 
 @cache

@@ -100,7 +100,7 @@ def _interval(report: EvaluationReport) -> str:
         return "none: the text is too short"
     half = (interval.high - interval.low) / 2
     ends = f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f})"
-    return f"{ends}: {100 * interval.confidence:.0f} %, block bootstrap"
+    return f"{ends}: {100 * interval.confidence:.0f} %, for other text of this kind"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
