@@ -20,11 +20,10 @@ CONFIDENCE = 0.95  # probability that an interval contains the true value
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval."""
+    """Interval that contains the true value with the probability CONFIDENCE."""
 
     low: float
     high: float
-    confidence: float = CONFIDENCE
 
 
 @dataclass(frozen=True)

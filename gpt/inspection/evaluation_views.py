@@ -60,11 +60,14 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     unit = report.unit
     sizes = f"{report.characters:,} characters, {report.bytes:,} bytes"
     per_byte = f" ({report.loss:.4f} per byte)" if unit == "byte" else ""
+    interval = "none: the text is too short"
+    if ends := report.interval:
+        interval = f"{ends.low:.4f} to {ends.high:.4f} (95 %), for other text of this kind"
     references = [f"{each.name} {each.loss:.3f}" for each in report.references]
     lines = [
         ("text", f"{report.text}: {sizes}"),
         ("loss", f"{report.loss_per_character:.4f} nats per character{per_byte}"),
-        ("interval", _interval(report)),
+        ("interval", interval),
         (
             "bits",
             f"{report.bits_per_character:.3f} per character, {report.bits_per_byte:.3f} per byte",
@@ -92,15 +95,6 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         )
         lines.append(("copies", shares))
     return lines
-
-
-def _interval(report: EvaluationReport) -> str:
-    interval = report.interval
-    if interval is None:
-        return "none: the text is too short"
-    half = (interval.high - interval.low) / 2
-    ends = f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f})"
-    return f"{ends}: {100 * interval.confidence:.0f} %, for other text of this kind"
 
 
 def evaluation_page(report: EvaluationReport, title: str) -> bytes:
