@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
-from numpy.typing import NDArray
 
 from gpt.errors import shown
 from gpt.evaluation.comparison import Comparison, Row
@@ -112,9 +111,8 @@ def _fonts() -> list[str]:
 def draw_curves(comparison: Comparison) -> Figure:
     """Draw the val losses against steps, characters and seconds, in three panels.
 
-    Each row of the comparison has runs that differ only by seed. A line shows their mean loss, and
-    a band reaches from their lowest loss to their highest. Losses between two evaluations of a run
-    are interpolated linearly.
+    Each row of the comparison has runs that differ only by seed. A line shows their mean loss at
+    each evaluation, and a band reaches from their lowest loss to their highest.
     """
     width, height = CURVE_INCHES
     rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
@@ -150,21 +148,19 @@ def draw_curves(comparison: Comparison) -> Figure:
 def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
     """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves.
 
-    The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or its first run.
+    The point of an evaluation is at the mean of `x_axis` over the runs. Only evaluations that all
+    runs have are shown. The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or its
+    first run.
     """
     curves = [run.curve for run in row.runs if run.curve.steps]
-    places = [np.array(getattr(curve, x_axis), float) for curve in curves]
-    start, end = max(x[0] for x in places), min(x[-1] for x in places)
-    grid: NDArray[np.float64] = np.unique(np.concatenate(places))
-    grid = grid[(grid >= start) & (grid <= end)]
-    if not len(grid):  # the evaluations of the runs do not overlap
-        return
-    losses = np.array([np.interp(grid, x, c.losses) for x, c in zip(places, curves, strict=True)])
-    marker = "o" if len(grid) == 1 else None
+    n = min(len(curve.steps) for curve in curves)
+    x = np.mean([getattr(curve, x_axis)[:n] for curve in curves], axis=0)
+    losses = np.array([curve.losses[:n] for curve in curves])
+    marker = "o" if n == 1 else None
     settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
     text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
     label = shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # `$` would begin a formula
-    (line,) = axes.plot(grid, losses.mean(0), marker=marker, label=label, linewidth=1.5)
+    (line,) = axes.plot(x, losses.mean(0), marker=marker, label=label, linewidth=1.5)
     if len(curves) > 1:
         band = (losses.min(0), losses.max(0))
-        axes.fill_between(grid, *band, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.fill_between(x, *band, color=line.get_color(), alpha=0.2, linewidth=0)
