@@ -174,9 +174,9 @@ def test_tables_are_aligned(capsys):
     heat_map("map", torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
     assert capsys.readouterr().out.splitlines() == [
         "caption",
-        "         x       y",
-        "a   1.5000      -2",
-        "bb   1e-07    -inf",
+        "         x     y",
+        "a   1.5000    -2",
+        "bb   1e-07  -inf",
         "map",
         "        t=0     t=1",
         "t=0       1       0",

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gpt.device import computing_with
 from gpt.lessons import LESSONS
+from gpt.tables import render_table
 
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
@@ -171,19 +172,15 @@ def table(
     caption: str, rows: Mapping[str, Iterable[Tensor | float]], columns: Iterable[object] = ()
 ) -> None:
     """Print a table of numbers: a named row per entry of `rows`, and names of columns."""
-    cells = {
-        name: [_number(torch.as_tensor(x).detach().item()) for x in row]
+    lines = [
+        [name, *(_number(torch.as_tensor(x).detach().item()) for x in row)]
         for name, row in rows.items()
-    }
-    titles = [str(column) for column in columns]
-    margin = max(map(len, cells))
-    width = max(len(text) for line in [titles, *cells.values()] for text in line) + 2
+    ]
+    count = len(lines[0]) - 1
+    titles = [*map(str, columns)] or [""] * count
     if caption:
         print(caption)
-    if titles:
-        print(" " * margin + "".join(title.rjust(width) for title in titles))
-    for name, line in cells.items():
-        print(f"{name:<{margin}}{''.join(text.rjust(width) for text in line)}")
+    print(render_table(["", *titles], lines, "l" + "r" * count))
 
 
 def _number(value: float) -> str:
