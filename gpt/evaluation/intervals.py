@@ -51,9 +51,7 @@ class BlockSums:
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
         """Add the `losses` of the ids at `positions`, which are ascending indices in the text."""
         blocks = np.searchsorted(self.edges, positions, "right") - 1
-        first = blocks[0]
-        sums = np.bincount(blocks - first, losses)
-        self.sums[first : first + len(sums)] += sums
+        self.sums += np.bincount(blocks, losses, len(self.sums))
 
     def means(self) -> list[float]:
         """Return the mean loss of each block."""
