@@ -97,4 +97,4 @@ def _packed(weights: Tensors) -> str:
             f"a weight of the model is {largest:,.0f}, but a page stores numbers of at "
             f"most {limit:,.0f} (float16); export another checkpoint"
         )
-    return in_base64(numbers.astype("<f2"))
+    return in_base64(numbers.astype(np.float16))

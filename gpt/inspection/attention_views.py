@@ -110,7 +110,7 @@ def attention_page(
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
-        "weights": in_base64(weights.mul(65535).round().numpy().astype("<u2")),
+        "weights": in_base64(weights.mul(65535).round().numpy().astype("u2")),
         "next": [
             [*zip(vocabulary.names_of(likely), _rounded(values), strict=True)]
             for likely, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)

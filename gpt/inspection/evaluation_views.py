@@ -3,8 +3,6 @@
 For safety, the page contains the text as ids, and its script never inserts characters as markup.
 """
 
-import numpy as np
-
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
 from gpt.inspection.output import in_base64, render_page
@@ -101,21 +99,19 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
     """Return an HTML file that shows `report`. Its `surprise` must not be None.
 
     The script of the page reads `data`. "pages" has a string for each page of the text. It is
-    base64 of the fields `ids`, `likely`, `millinats` and `roots` of `Surprise`, in little-endian
-    numbers. An id has "width" bytes.
+    base64 of the fields `ids`, `likely`, `millinats` and `roots` of `Surprise`. An id has "width"
+    bytes.
     """
     surprise = report.surprise
     assert surprise is not None
     names, n = surprise.vocabulary.names, len(surprise.ids)
     signs = {name: symbol(name) for name in names}
-    id_type = np.min_scalar_type(len(names) - 1).newbyteorder("<")
-    ids, likely = (each.astype(id_type) for each in (surprise.ids, surprise.likely))
-    columns = ids, likely, surprise.millinats.astype("<u2"), surprise.roots
+    columns = surprise.ids, surprise.likely, surprise.millinats, surprise.roots
     starts = range(0, n, PAGE_IDS)
     data = {
         "n": n,
-        "k": likely.shape[1],
-        "width": id_type.itemsize,
+        "k": surprise.likely.shape[1],
+        "width": surprise.ids.itemsize,
         "page": PAGE_IDS,
         "clamped": CLAMPED_NATS,
         "root": SQUARE_ROOT_OF_1,

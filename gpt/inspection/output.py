@@ -72,8 +72,9 @@ def contents_of(files: Sequence[Path]) -> str:
 
 
 def in_base64(*arrays: NDArray[Any]) -> str:
-    """Return the bytes of `arrays`, one array after the other, in base64."""
-    return base64.b64encode(b"".join(array.tobytes() for array in arrays)).decode()
+    """Return the little-endian numbers of `arrays`, one array after the other, in base64."""
+    ordered = (array.astype(array.dtype.newbyteorder("<")) for array in arrays)
+    return base64.b64encode(b"".join(array.tobytes() for array in ordered)).decode()
 
 
 def _csp_hash(content: str) -> str:
