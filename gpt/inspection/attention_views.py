@@ -101,13 +101,12 @@ def attention_page(
     top = p.topk(min(TOP_CHARACTERS, p.shape[1]))
     actual = p[:-1].gather(1, to_torch(ids[1:])[:, None])  # (T - 1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
-    signs = {name: symbol(name) for name in vocabulary.names}
     data = {
         "title": title,
         "chosen": chosen,
         "text": vocabulary.names_of(ids),
         "unit": vocabulary.unit,
-        "signs": {c: sign for c, sign in signs.items() if sign != c},
+        "signs": {name: sign for name in vocabulary.names if (sign := symbol(name)) != name},
         "layers": n_layer,
         "heads": H,
         "weights": in_base64(weights.mul(65535).round().numpy().astype("u2")),

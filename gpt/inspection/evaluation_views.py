@@ -105,7 +105,6 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
     surprise = report.surprise
     assert surprise is not None
     names, n = surprise.vocabulary.names, len(surprise.ids)
-    signs = {name: symbol(name) for name in names}
     columns = surprise.ids, surprise.likely, surprise.millinats, surprise.roots
     starts = range(0, n, PAGE_IDS)
     data = {
@@ -117,7 +116,7 @@ def evaluation_page(report: EvaluationReport, title: str) -> bytes:
         "root": SQUARE_ROOT_OF_1,
         "pages": [in_base64(*(column[at : at + PAGE_IDS] for column in columns)) for at in starts],
         "names": names,
-        "signs": {name: sign for name, sign in signs.items() if sign != name},
+        "signs": {name: sign for name in names if (sign := symbol(name)) != name},
         "titles": [name_of(name) if len(name) == 1 else name for name in names],
         "unit": surprise.vocabulary.unit,
     }
