@@ -1,7 +1,6 @@
 """Import a module only when it is used: some modules take seconds to import torch."""
 
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from gpt.files import check_working_folder
@@ -18,13 +17,3 @@ class LazyModule:
         """Return a name of the module."""
         check_working_folder()
         return getattr(import_module(self._name), name)
-
-
-def optional_module(name: str) -> ModuleType | None:
-    """Import and return a module of this package; return None if its file was removed."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] != "gpt":  # a library is not installed
-            raise
-        return None

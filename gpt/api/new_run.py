@@ -4,6 +4,8 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,6 @@ from gpt.api.resolve import (
 )
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import GPTError, counted
-from gpt.lazy import optional_module
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -33,7 +34,7 @@ FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes us
 
 def find_extras() -> ModuleType | None:
     """Return the module gpt.api.extras; None if the core of the package stands alone."""
-    return optional_module("gpt.api.extras")
+    return import_module("gpt.api.extras") if find_spec("gpt.api.extras") else None
 
 
 @dataclass(frozen=True)

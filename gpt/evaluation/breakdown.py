@@ -47,7 +47,7 @@ class Breakdown:
         scored = slice(before, before + n)
         values = points[scored]
         if self.property_ == "position":
-            values = np.log2(scores.contexts).astype(np.int64)
+            values = np.ceil(np.log2(scores.contexts)).astype(np.int64)
         found, places = np.unique(values, return_inverse=True)
         columns = (begins[scored], np.ones(n), scores.losses, scores.hits)
         sums = [np.bincount(places, column) for column in columns]
@@ -100,7 +100,7 @@ def script_of(point: int) -> str:
 
 
 def _position_label(exponent: int) -> str:
-    low, high = 2**exponent, 2 ** (exponent + 1) - 1
+    low, high = 2**exponent // 2 + 1, 2**exponent
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 

@@ -114,8 +114,12 @@ def _warnings(
     corpus: Corpus, share: float, long_share: float, unseen_share: float
 ) -> Iterator[str]:
     """Yield a sentence for each problem of the splits: what it is, and what to do about it."""
-    if min(len(corpus.train), len(corpus.val)) <= USUAL_MIN_CONTEXT:
-        yield f"{corpus.characters:,} characters are too few to train on; use several thousand"
+    train, val = len(corpus.train), len(corpus.val)
+    if min(train, val) <= USUAL_MIN_CONTEXT:
+        yield (
+            f"train has {train:,} and val {val:,} {corpus.vocabulary.unit}s, too few to train on; "
+            f"use several thousand, or another data.val_fraction"
+        )
         return
     if long_share >= LONG_SHARE_TO_WARN or share >= SHARE_TO_WARN:
         yield (
@@ -126,6 +130,6 @@ def _warnings(
     if unseen_share >= UNSEEN_SHARE_TO_WARN and not corpus.vocabulary.is_bytes:
         yield (
             f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
-            f"and cannot be predicted; use a longer text, data.split=documents, or "
+            f"and cannot be predicted; use a longer text, another data.split, or "
             f"data.vocabulary=bytes"
         )

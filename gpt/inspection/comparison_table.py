@@ -28,7 +28,8 @@ def comparison_text(comparison: Comparison, width: int | None) -> str:
         f"row {row.number}: {in_one_line(listed([run.name for run in row.runs], 1))}"
         for row in comparison.rows
     ]
-    above, below = (render([(0, line) for line in each], width) for each in (names, LEGEND))
+    legend = LEGEND if comparison.differences else LEGEND[:2]
+    above, below = (render([(0, line) for line in each], width) for each in (names, legend))
     return "\n\n".join([above, *tables, below])
 
 

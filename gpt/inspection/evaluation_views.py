@@ -85,7 +85,7 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
         outside = f"{report.outside:,} characters ({100 * share:.2f} %)"
         lines.insert(1, ("outside", f"{outside} are not in the model's vocabulary"))
     if references:
-        lines.append(("compared", f"{', '.join(references)}, each given the train split"))
+        lines.append(("compared", f"{', '.join(references)} nats, each given the train split"))
     if copies := report.memorisation:
         shares = (
             f"{100 * copies.copied:.1f} % of the {copies.length}-{unit} substrings of the model's "

@@ -3,7 +3,6 @@
 Shapes: B batch, T time, C channels, V vocabulary size; attention.py defines the sizes of a head.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -233,13 +232,3 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
         reduction: `mean` or `sum` over characters; `none` returns the loss of each, (B * T,).
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)
-
-
-def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Return parameter counts by part, such as `mlp`, summed over layers and ensemble members."""
-    counts: dict[str, int] = {}
-    for name, parameter in model.named_parameters():
-        part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]
-        part = "norms" if part.endswith("norm") else part
-        counts[part] = counts.get(part, 0) + parameter.numel()
-    return counts

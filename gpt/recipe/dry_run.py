@@ -1,6 +1,9 @@
 """Estimate the parameters, memory and time of a run from the time of a few steps."""
 
+import math
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +12,7 @@ from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.distributed.ranks import SINGLE
 from gpt.model.ensemble import make_model
-from gpt.model.transformer import count_parameters
+from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
@@ -97,7 +100,7 @@ def estimate_run(
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),
     }
-    parameters, averages = count_parameters(model), update.state_dict().tensors
+    parameters, averages = _parameters(config, V), update.state_dict().tensors
     memory = training_bytes(config, V, device)
     return config, Estimate(
         device=str(device),
@@ -108,3 +111,12 @@ def estimate_run(
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),
     )
+
+
+def _parameters(config: Config, V: int) -> dict[str, int]:
+    """Return the number of parameters by part, such as `mlp`, of all layers and members."""
+    counts = Counter[str]()
+    for name, shape in parameter_shapes(config.model, V).items():
+        part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]
+        counts["norms" if part.endswith("norm") else part] += math.prod(shape)
+    return dict(counts)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from gpt.config.schema import TrainConfig
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
-from gpt.model.transformer import count_parameters
+from gpt.model.shapes import parameter_count
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
@@ -176,7 +176,7 @@ class Evaluator:
             text=context.corpus.name,
             config=f"{context.name}/config.yaml",
             seed=context.config.seed,
-            parameters=sum(count_parameters(self.model).values()),
+            parameters=parameter_count(context.config.model, len(context.corpus.vocabulary)),
             reason=self.reason_to_stop,
             step=step,
             passes=self.passes(step),
