@@ -1,6 +1,5 @@
 """One function maps ids to probabilities; samples, logits, loss, the server and the page agree."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 import gpt
 from gpt.api.model import Model
 from gpt.sampling.stopping import collect
-from tests.serving import ask, serving, trained
+from tests.serving import ask, shared_server, trained  # noqa: F401
 from tests.test_export import Page
 from tests.test_page import Chrome, browser  # noqa: F401
 
@@ -22,12 +21,6 @@ PLAIN = {"temperature": 1.0, "min_p": 0.0}
 @pytest.fixture(name="run", scope="module", params=[1, 3], ids=["plain", "ensemble"])
 def trained_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("run"), model__T=T, model__ensemble=request.param)
-
-
-@pytest.fixture(name="server", scope="module")
-def shared_server(run: Path) -> Iterator[str]:
-    with serving(run) as (url, _):
-        yield url
 
 
 def sampled(model: Model, prompt: str, length: int) -> tuple[str, NDArray[np.float64]]:
