@@ -1,4 +1,4 @@
-"""Import a module only when it is used: some modules take seconds to import torch."""
+"""Import a module only when it is used: importing torch takes seconds."""
 
 from importlib import import_module
 from typing import Any

@@ -188,7 +188,7 @@ def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training():
 
 
 def test_choosing_stops_when_it_is_asked_to():
-    with pytest.raises(Interrupted, match="nothing is written"):
+    with pytest.raises(Interrupted, match="nothing was written"):
         choose_config(corpus_of(40_000), ALONE, 0.2, clock_since_now, lambda: True)
 
 

@@ -382,7 +382,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
         (["--set", "train.stpes=5,6"], "did you mean train.steps?"),
         (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
-        (["--set", "model.value_size=10,null"], "null means the default"),
+        (["--set", "model.value_size=10,null"], "null is the default of a setting"),
         (
             ["--seeds", "2", "--set", "train.init_from=none"],
             "train.init_from: none: expected the folder",

@@ -122,7 +122,7 @@ def sample(
     if not as_json:
         show("".join(f"{line}\n" for line in lines))
         if not lines:
-            log.warning("no whole line is new; sample more, by --length or --num-samples")
+            log.warning("no line is whole and new; sample more, by --length or --num-samples")
         return
     result = {
         "run": str(model.run),

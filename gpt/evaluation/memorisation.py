@@ -69,7 +69,7 @@ def copied_share(train: Ids, pieces: Sequence[Ids]) -> float:
 def _hashes(ids: Ids) -> NDArray[np.uint64]:
     """Return a hash of each substring of COPY_IDS ids, (len(ids) - COPY_IDS + 1,)."""
     hashes, length = (ids.astype(np.uint64) + np.uint64(1)) * HASH_FACTOR, 1
-    while length < COPY_IDS:  # a substring is two substrings of half its length
+    while length < COPY_IDS:  # a substring consists of two of half its length
         first, second = hashes[:-length], hashes[length:]
         hashes = (first ^ first >> np.uint64(29)) * HASH_FACTOR + second
         length *= 2

@@ -35,8 +35,8 @@ def draw_head(
 
     Rows are query positions, columns key positions. A larger weight covers more of its cell. If
     the text is too long for `width`, only its first characters are shown. Their weights do not
-    depend on the later characters, because attention is causal. `chosen` are a layer and a head,
-    counted from 0. `unit` is the noun for an element of `text`: `character` or `byte`.
+    depend on the later characters, because attention is causal. `chosen` is a pair: layer and
+    head, counted from 0. `unit` is the noun for an element of `text`: `character` or `byte`.
     """
     from rich.cells import cell_len, set_cell_size
 

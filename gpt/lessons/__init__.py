@@ -2,8 +2,8 @@
 
 A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. Comments that begin in
 the first column are its prose, in Markdown; the last ones, after `# Answers`, answer the exercises.
-Where an import is marked `# shown`, a lesson shows the code of what it imports. `render` shows a
-lesson in a terminal, or writes it as a notebook or as a program. `ladder` has what lessons share,
+Where an import is marked `# code shown`, a lesson shows the code of what it imports. `render` shows
+a lesson in a terminal, or writes it as a notebook or as a program. `ladder` has what lessons share,
 and `textbook` is the whole model as one program.
 """
 

@@ -20,7 +20,7 @@ from gpt.lessons.render import check, table
 from gpt.lessons.textbook import MultiHeadAttention
 
 STEPS = 300  # steps of training a row of the ladder
-from gpt.lessons.textbook import FeedForward, TextbookBlock  # shown
+from gpt.lessons.textbook import FeedForward, TextbookBlock  # code shown
 
 
 # ## The activation

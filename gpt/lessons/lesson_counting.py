@@ -80,7 +80,7 @@ print(f"counts: {counts.requires_grad}, model.table: {trained}")
 # `torch.manual_seed` makes random draws repeatable: the same seed gives the same numbers.
 import torch.nn.functional as F
 
-from gpt.lessons.ladder import draw_batch, loss_of, train  # shown
+from gpt.lessons.ladder import draw_batch, loss_of, train  # code shown
 
 # `climb` sets the seed, makes a new model, trains it and measures its loss on all of val. This is
 # the first row of a **loss ladder**. All rows use one seed, the same batches and Adam.
@@ -90,7 +90,7 @@ losses = climb({"bigram": lambda: Bigram(V)}, STEPS, rate=0.1)
 # lessons use more.
 #
 # ## Write: draw one character after another
-from gpt.lessons.ladder import sample  # shown
+from gpt.lessons.ladder import sample  # code shown
 
 model.table.data = counts.log()  # softmax of ln counts = p_next
 torch.manual_seed(1337)

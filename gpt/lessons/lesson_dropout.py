@@ -1,10 +1,10 @@
 """The lesson `dropout`. From: Raschka, chapter 3; Srivastava et al., JMLR 15 (2014)."""
 
 # A model with many parameters can memorise its text. That is **overfitting**: the loss on train
-# falls, and the loss on val rises. **Dropout** makes memorising harder: in training each number of
-# a tensor is set to 0 with probability p, other numbers at each step, so no layer can rely on any
-# one number. The remaining ones are divided by 1 - p. The mean over all draws is then the number
-# itself, so evaluation, which drops nothing, sees numbers of the same size.
+# falls, and the loss on val rises. **Dropout** makes memorising harder: in training, each number of
+# a tensor is set to 0 with probability p. At each step, different numbers are dropped, so no layer
+# can rely on any one of them. The remaining ones are divided by 1 - p. The mean over all draws is
+# then the number itself, so evaluation, which drops nothing, sees numbers of the same size.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

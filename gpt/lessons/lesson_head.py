@@ -40,7 +40,7 @@ alone = torch.stack([query(row) @ key(row).T for row in x])
 check("each window alone = the batch", scores, alone)
 
 # Divide by sqrt(hs). Mask and softmax are those of the lesson `averaging`.
-from gpt.lessons.ladder import attend  # shown
+from gpt.lessons.ladder import attend  # code shown
 
 mask = torch.ones(T, T, dtype=torch.bool).tril()  # True: may attend
 out, weights = attend(q, k, v, mask)
@@ -60,7 +60,7 @@ check("weights @ V = the values of weights @ x", out, value(weights @ x))
 # **self-attention**.
 #
 # ## As a module
-from gpt.lessons.ladder import Head  # shown
+from gpt.lessons.ladder import Head  # code shown
 
 head = Head(C, hs)
 for name in ("query", "key", "value"):  # copy the matrices
@@ -77,7 +77,7 @@ heat_map("weights[0]", other.weights[0])
 # ## Two rows of the ladder
 # `average of values` averages values instead of x: it has one more matrix, $W_v$. `one head` also
 # has queries and keys, so the weights depend on the data.
-from gpt.lessons.ladder import AveragedValues  # shown
+from gpt.lessons.ladder import AveragedValues  # code shown
 
 V = len(ladder.python_docs()[2])
 rows = {

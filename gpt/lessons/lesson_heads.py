@@ -48,7 +48,7 @@ heat_map("weights of the last query", last, heads, names)
 # `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given sizes; use it if
 # values have another size.) `view` cuts each part into H heads of hs. `transpose` brings H before
 # t, because `@` multiplies the last two dimensions.
-from gpt.lessons.textbook import MultiHeadAttention  # shown
+from gpt.lessons.textbook import MultiHeadAttention  # code shown
 
 together = MultiHeadAttention(C, H, T)
 for i, name in enumerate(["query", "key", "value"]):  # rows of qkv
@@ -102,8 +102,8 @@ def four_heads() -> nn.Module:
 losses = climb({"four heads": four_heads}, STEPS)
 
 
-# Four heads with their projection learn faster than one head: 2.1476 against 2.2875 (2.20 and 2.19
-# with the seeds 1 and 2).
+# Four heads with their projection learn faster than one head: 2.1476 against 2.2875. (With the
+# seeds 1 and 2, four heads reach 2.20 and 2.19.)
 #
 # ## Exercises
 # 1. Join the heads by `reshape` without transposing. The shape stays. Which checks fail, and why?

@@ -16,7 +16,7 @@ from gpt.lessons.textbook import TextbookBlock
 
 B, T, C, H, V = 2, 7, 15, 3, 11
 
-from gpt.lessons.textbook import TextbookGPT  # shown
+from gpt.lessons.textbook import TextbookGPT  # code shown
 
 # ## Shapes
 torch.manual_seed(1337)
@@ -49,9 +49,9 @@ claim = "an earlier character changes later logits"
 check_differ(claim, after[:, -1], before[:, -1])
 
 # ## How many parameters?
-# In each block attention has 4 C C + C (q, k, v and the projection with a bias), the MLP 8 C C + 5
-# C, the two LayerNorms 4 C: 12 C C + 10 C. The embeddings have (V + T) C, the head V C, and the
-# last LayerNorm 2 C.
+# In each block, attention has 4 C C + C parameters (q, k, v, and the projection with a bias), the
+# MLP has 8 C C + 5 C, and the two LayerNorms have 4 C. Together: 12 C C + 10 C. The embeddings
+# have (V + T) C, the head has V C, and the last LayerNorm has 2 C.
 count = sum(p.numel() for p in big.parameters())
 print(f"V 65, T 64, C 128, 4 blocks: {count:,} parameters")
 

@@ -25,7 +25,7 @@ from gpt.tables import render_table
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 CODE_INDENT = 2  # columns by which a terminal indents code
-SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # shown$", re.MULTILINE)
+SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # code shown$", re.MULTILINE)
 PLAIN_FORMULA = {  # LaTeX, and what a terminal shows
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
     r"\\mathrm\{([^{}]*)\}": r"\1",
@@ -65,7 +65,7 @@ def read_lesson(name: str, run: str | None = None, text: str | None = None) -> l
 
 
 def _sources(match: re.Match[str]) -> str:
-    """Return the source of the functions that an import marked `# shown` imports."""
+    """Return the source of the functions that an import marked `# code shown` imports."""
     module = import_module(match[1])
     names = match[2].split(", ")
     return "\n\n\n".join(inspect.getsource(getattr(module, name)).strip() for name in names)

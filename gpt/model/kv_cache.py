@@ -84,7 +84,7 @@ class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
     With `key_offset`, half of each key comes from the previous character (`offset_keys`). That half
-    is stored one position later than computed, so `keys` has T + 1 positions.
+    is stored one position after its own, so `keys` has T + 1 positions.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:

@@ -32,7 +32,7 @@ MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative t
 MAX_SPEEDUP = 1.25  # limits train.max_steps, if training is faster than measured
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
-MAX_BYTES_PER_CHARACTER = 1.1  # with MANY_IDS, a text of at most this many is read as bytes
+MAX_BYTES_PER_CHARACTER = 1.1  # a text of MANY_IDS with at most this mean is read as bytes
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class _Chooser:
     def _time_temporary_model(self, config: Config) -> Stopwatch:
         """Return a stopwatch that has measured a step and an evaluation of a temporary model."""
         if self.should_stop():
-            raise Interrupted("stopped before training began; nothing is written")
+            raise Interrupted("stopped before training began; nothing was written")
         share = math.ceil(config.train.batch_size / self.ranks.size)
         config = config.changed(train={"batch_size": share, "compile": "off"})
         corpus, V, stopwatch = self.corpus, len(self.corpus.vocabulary), Stopwatch(self.clock)

@@ -118,7 +118,7 @@ def specify(
     trials = []
     for trial in asked:
         if should_stop():
-            raise Interrupted("stopped before the first run began; nothing is written")
+            raise Interrupted("stopped before the first run began; nothing was written")
         config = trial.asked
         if config.threads == "auto":
             config = config.model_copy(update={"threads": default_threads()})

@@ -62,7 +62,7 @@ class Trial(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The user's settings by dotted key, which identify the trial; gpt chooses others."""
+        """The settings that the user gave, by dotted key; without those that gpt chooses."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")
@@ -102,8 +102,8 @@ def check_different(trials: Sequence[Trial]) -> None:
         if first != trial.name:
             raise UsageError(
                 f"expected runs that differ, got {first} and {trial.name} with the same settings; "
-                f"leave one out (--minutes and --init-from replace train.minutes and "
-                f"train.init_from, and null means the default)"
+                f"leave one out (null is the default of a setting, and --minutes and --init-from "
+                f"override train.minutes and train.init_from)"
             )
 
 

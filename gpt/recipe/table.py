@@ -72,7 +72,7 @@ START_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespear
 
 @dataclass(frozen=True)
 class Choice:
-    """Size and length of a run."""
+    """Size of the model, and number of characters that it sees, of a chosen run."""
 
     size: Size
     characters: int  # characters that each member sees

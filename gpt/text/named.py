@@ -54,7 +54,9 @@ def open_named(name: str) -> Source:
         try:
             module = importlib.import_module("pydoc_data.topics")
         except ImportError:
-            raise TextError(f"{name}: this Python comes without it; name another text") from None
+            raise TextError(
+                f"{name}: this installation of Python lacks it; name another text"
+            ) from None
         topics = sorted(module.topics.items())
         documents = [
             Document(f"{name}!{topic}", partial(iter, [text.encode()])) for topic, text in topics
@@ -65,7 +67,7 @@ def open_named(name: str) -> Source:
         paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
         files = {f"{name}!{path.as_posix()}": root / path for path in paths if _is_included(path)}
         if not files:
-            raise TextError(f"{name}: this Python comes without it; name another text")
+            raise TextError(f"{name}: this installation of Python lacks it; name another text")
     else:
         files = {name: locate(TINYSHAKESPEARE)}
     return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))

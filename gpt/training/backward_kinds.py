@@ -14,7 +14,7 @@ from gpt.model.transformer import GPT
 from gpt.training.gradients import Backward, Parts, fuses_head
 from gpt.training.loss_scaler import LossScaler
 
-# Numbers of the residual stream (B x T x C) that one CPU thread processes at a time. The MLP's
+# How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. The MLP's
 # activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
 # clearing new ones takes a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20

@@ -21,7 +21,7 @@ from gpt.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
-RISE_TO_ANNOUNCE = 1.2  # a resume announces that the learning rate rises by more than this factor
+RISE_TO_ANNOUNCE = 1.2  # a resume announces a rise of the learning rate above this factor
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class Schedule:
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
     def times_due(self, every: int | str, after: int = 0) -> int:
-        """Return how often an event with the period `every` is due after step `after`.
+        """Return how many times an event with the period `every` is due after step `after`.
 
         `every` is a number of steps, or a percentage of the phase such as `10 %`.
         """

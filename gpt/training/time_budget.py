@@ -18,7 +18,7 @@ CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of the time for the evaluations before the last
 WHOLE_PART = 0.25  # largest fraction of the time to score all of val
-REDUCED_VAL = 0.2  # if val is made smaller, keep this fraction of what could be scored in time
+REDUCED_VAL = 0.2  # a val that is too large is cut to this fraction of what WHOLE_PART allows
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -86,8 +86,8 @@ class TimeBudget:
         if (missing_s := step_s + end_s - self.remaining_s) > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
-                f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and the evaluation "
-                f"at the end, saving and a sample {end_s + AFTERWARDS_S:.1f} s. Add at least "
+                f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and evaluating, "
+                f"saving and sampling at the end take {end_s + AFTERWARDS_S:.1f} s. Add at least "
                 f"{1.2 * missing_s / 60 + 0.01:.2f} minutes"
             )
         return self.end(schedule, step)
@@ -132,7 +132,7 @@ class TimeBudget:
         return min(characters, self.val_characters) * self.stopwatch.other_s(CHARACTER)
 
     def fitting_steps(self, config: Config) -> int:
-        """Return how many steps of a new run of `config` fit, at least 1."""
+        """Return how many steps of a new run of `config` fit into the time, at least 1."""
         config = self.with_short_evaluations(config)
         self.train = config.train
         return self.end(Schedule(config), 0)

@@ -227,7 +227,7 @@ class Trainer:
             callback.on_checkpoint(self.step, path, self.evaluator.is_best)
 
     def finish(self) -> Outcome:
-        """Pass the outcome of the run and the model to the callbacks; return the outcome."""
+        """Pass the outcome of the run, and the model, to the callbacks; return the outcome."""
         outcome = self.evaluator.outcome(self.step, self.clock() - self.process_began, self.metrics)
         for callback in self.callbacks:
             callback.on_end(outcome, self.update.model)

@@ -161,7 +161,8 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
             kwargs: options of the loss, such as `num_items_in_batch`; all others are ignored.
 
         Returns:
-            Loss, cache and logits (B, logits_to_keep or t, V), or log-probabilities of an ensemble.
+            Loss, cache and logits (B, logits_to_keep or t, V). The logits of an ensemble are the
+            logarithms of its mean probabilities.
         """
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()

@@ -69,7 +69,7 @@ class EventFunction(Callback):
         self.emit({"kind": "evaluation", "step": step, **losses, "is_best": is_best})
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Emit an event of kind `step` without val losses: `on_evaluation` emits these."""
+        """Emit an event of kind `step`; leave out val losses, which `on_evaluation` emits."""
         if "train_loss" in metrics:
             shown = {name: value for name, value in metrics.items() if name[:3] != "val"}
             self.emit({"kind": "step", "step": step, **shown})
