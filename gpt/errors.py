@@ -115,6 +115,7 @@ def in_python(message: str) -> str:
     """
     message = re.sub(r"--(overwrite|memorisation)\b", r"\1=True", message)
     message = re.sub(r"--set ([^\s,;:)]+)", r'settings=["\1"]', message)
+    message = re.sub(r"--minutes (\w+)", r"minutes=\1", message)
     resume = r"(?:\S+ -m )?(?:\S*gpt train )?--resume "
     message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
     message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)

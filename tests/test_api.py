@@ -50,11 +50,13 @@ def test_a_model_can_be_pickled(run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
+        ({"length": -5}, "sample.length: expected greater than or equal to 0, got -5"),
         ({"seed": True}, "seed: expected an integer >= 0, got True"),
         ({"seed": np.float64(3.9)}, "seed: expected an integer >= 0, got np.float64(3.9)"),
         ({"seed": torch.tensor(3.9)}, "seed: expected an integer >= 0, got tensor(3.9000)"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
+        ({"rules": 3}, "rules: expected a dict such as {'min_p': 0.1}, got 3"),
+        ({"rules": {"topk": 5}}, "sample.topk: unknown key; did you mean sample.top_k?"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
     ],
 )

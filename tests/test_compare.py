@@ -23,6 +23,7 @@ from gpt.inspection.pictures import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
+from tests.test_training import RISING
 
 TEXT = (PANGRAM + "né à 日本\n") * 31
 RATES = [1e-3, 4e-3]
@@ -173,6 +174,17 @@ def test_runs_of_minutes_are_a_row_though_their_steps_differ(folder):
     write_spec(Path("m-sweep"), SweepSpec(runs=trials))
     (row,) = api.compare(["m-sweep"]).rows
     assert (len(row.runs), row.steps) == (2, 6)
+
+
+def test_a_run_has_the_settings_of_its_last_resume(folder):
+    """Bug: it had those of its best checkpoint, and was averaged with a run of fewer steps."""
+    text = str(folder / "text.txt")
+    for seed in (1, 2):
+        api.train(small(seed=seed, **RISING), text=text, run_dir=f"rising-{seed}")
+    api.resume("rising-2", settings={"train.steps": 17})
+    assert api.load("rising-2").step < 11
+    short, long = api.compare(["rising-1", "rising-2"]).rows
+    assert (short.settings["train.steps"], long.settings["train.steps"]) == (11, 17)
 
 
 def test_without_its_text_a_run_has_the_val_loss_of_training(folder, gpt):

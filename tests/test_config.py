@@ -71,6 +71,7 @@ def test_words_stay_words(name):
     [
         ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
+        ("model: {c: 3}", "model.c: unknown key; did you mean model.C?"),
         ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
         ("model: {qk_norm: maybe}", "model.qk_norm: expected true or false, got 'maybe'"),
         ("train: {steps: 9, minutes: 2}", "expected train.steps or train.minutes, got both"),

@@ -229,7 +229,8 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     assert added[:rise] == sorted(added[:rise])
     assert added[rise:] == sorted(added[rise:], reverse=True)
     assert added[-1] < 0.1 * max(added)
-    assert (again.train.minutes, again.train.plans[1][0]) == (None, first)
+    assert again.train.minutes is None
+    assert first in dict(again.train.plans)
     windows = [schedule.shape(step)[1] for step in range(first, outcome.step)]
     assert set(windows) == {12}, "those of a run that is done stay long"
     train_run(again, corpus, Path("again"))
@@ -241,9 +242,12 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
 
 @pytest.mark.parametrize("until", [7, 11])
 def test_a_run_resumed_for_more_steps_is_repeated_by_its_config(corpus, until):
-    """Bug: config.yaml had only the new number of steps, so its repeat had another schedule."""
+    """Bug: config.yaml had only the new number of steps, so its repeat had another schedule.
+
+    Bug: the plans of the repeat changed which evaluations could become the best.
+    """
     with suppress(Interrupted):
-        train_run(small(train__eval_every=1), corpus, Path("r"), **stop_at(until))
+        train_run(small(train__eval_every="10 %"), corpus, Path("r"), **stop_at(until))
     for steps in (19, 29):
         more = [f"train.steps={steps}", "train.plans=null"]
         train_run(load_config("r/config.yaml", more), corpus, Path("r"), mode="resume")
@@ -251,6 +255,8 @@ def test_a_run_resumed_for_more_steps_is_repeated_by_its_config(corpus, until):
     assert again.train.plans == ((0, 11), (until, 19), (19, 29))
     train_run(again, corpus, Path("again"))
     assert same_weights(Path("again"), Path("r"))
+    index, other = (Path(run, "checkpoints/index.json").read_text() for run in ("r", "again"))
+    assert index == other
 
 
 def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, caplog):
@@ -269,12 +275,13 @@ def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(corpus, ca
 
 def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus):
     """The plans that lay ahead stayed among the new ones, and no checkpoint could be read again."""
-    config = timed(train__checkpoint_every=13)
+    config = timed(train__checkpoint_every=13, train__eval_every=1000)
     with pytest.raises(KeyboardInterrupt):
         run_on(Machine(half_as_fast_from_the_middle), config, corpus, "r", on_event=kill_at(41))
     newest = read_summary(Path("r"), "last")
-    _, (first, _), *_ = newest.config.train.plans
-    for step in range(first, newest.step + 1):
+    planned_at, _ = newest.config.train.plans[-1]
+    assert planned_at > 0
+    for step in range(planned_at, newest.step + 1):
         for weights in Path("r/checkpoints").glob(f"step-{step}/model.safetensors"):
             weights.write_bytes(b"damaged")
     run_on(Machine(uneven), newest.config, corpus, "r", mode="resume")
@@ -386,7 +393,7 @@ def test_minutes_on_the_command_line(gpt, text_file):
         assert (code, "expected either --minutes or train.steps" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "r")
     assert (code, "r is finished" in err) == (2, True)
-    assert "--minutes N, or steps with --set train.steps=6" in err
+    assert "--minutes N, or --set train.steps=6" in err
     code, out, err = gpt("train", "--resume", "r", "--set", "train.steps=6", "--json")
     assert (code, json.loads(out)["step"]) == (0, 6), err
     resumed = load_config("r/config.yaml").train

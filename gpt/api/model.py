@@ -157,6 +157,8 @@ class Model:
             DeviceError: this machine does not have the device.
             OutOfMemory: the samples would take more memory than is free.
         """
+        if not isinstance(rules, Mapping | None):
+            raise UsageError(f"rules: expected a dict such as {{'min_p': 0.1}}, got {rules!r:.100}")
         chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
         count = _whole_number("num_samples", num_samples, 1)
         used_seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)

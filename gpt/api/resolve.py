@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import GPTError, TextError, UsageError, shown
+from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, shown
 from gpt.files import check_working_folder
 from gpt.status import phase
 
@@ -120,7 +121,7 @@ def run_text(model: "Model", advice: str = "") -> "Corpus":
     `advice` is the end of the message: what the user can do without the text.
     """
     try:
-        corpus = read_text(model.config, model.vocabulary, model.run)
+        corpus = read_text(run_config(model), model.vocabulary, model.run)
         if corpus.sha256 != model.checkpoint.text_sha256:
             raise UsageError(
                 f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
@@ -129,6 +130,17 @@ def run_text(model: "Model", advice: str = "") -> "Corpus":
     except GPTError as error:
         raise type(error)(f"{error}; {advice}" if advice else error) from None
     return corpus
+
+
+def run_config(model: "Model") -> "Config":
+    """Return the config of the run of `model`, as the last resume left it."""
+    from gpt.runs.format import is_checkpoint
+    from gpt.runs.read import read_summary
+
+    if not is_checkpoint(model.run):
+        with suppress(CheckpointError, Unreadable):
+            return read_summary(model.run, "last").config
+    return model.config
 
 
 def open_sources(
@@ -189,11 +201,11 @@ def encode_sources(
 
 
 def summary_of(run: str, key: str) -> "CheckpointData":
-    """Read the best checkpoint of `run`, which the setting `key` names, without its weights."""
+    """Read the last checkpoint of `run`, which the setting `key` names, without its weights."""
     from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 
     try:
-        return read_summary(find_run(run))
+        return read_summary(find_run(run), "last")
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.model import load
-from gpt.api.resolve import run_text
+from gpt.api.resolve import run_config, run_text
 from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
 from gpt.status import phase
@@ -144,8 +144,8 @@ def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     from gpt.recipe.sweep_spec import read_spec
     from gpt.runs.folder import is_sweep
 
-    sweep, name = folder.resolve().parent, folder.resolve().name
+    config, sweep, name = run_config(model), folder.resolve().parent, folder.resolve().name
     for trial in read_spec(sweep).runs if is_sweep(sweep) else ():
         if trial.name == name and trial.config.train.minutes is not None:
             return values(trial.config)
-    return values(model.config)
+    return values(config)

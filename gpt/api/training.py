@@ -64,7 +64,7 @@ def train(
             `settings` contain `train.steps`, `train.plans` or `train.init_from`, nothing is chosen,
             and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
-            `python-source` or `tinyshakespeare`. It replaces `data.source`.
+            `python-source` or `tinyshakespeare`. It replaces `data.source` (default python-docs).
         minutes: the time of the whole call in minutes. It replaces `train.steps` and
             `train.plans` of the config.
         settings: changes of the config, as `{"train.steps": 500}` or `["train.steps=500"]`.

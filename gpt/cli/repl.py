@@ -12,7 +12,7 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import GPTError, UsageError, unescaped
 from gpt.sampling.sampler import sampling_rules
 
-HELP = r"""Type the beginning of a text; the model continues it.
+HELP = r"""Type the beginning of a text, or an empty line; the model continues it.
   \n, \t, \\       in a text: a newline, a tab, a backslash
   /continue        continue the last text
   /temperature X   above 1: more random; below: more predictable; 0: likeliest

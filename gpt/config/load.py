@@ -124,8 +124,12 @@ def _settings(base: Config | Path | str | None) -> Flat:
     if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (raises no error)
         path = shipped.get(str(base), path)
     origin = shown(str(path))
+    is_yaml = path.suffix in (".yaml", ".yml")
+    advice = "" if is_yaml else "; if it is a text, pass it as the text, not as the config"
     try:
         tree = parse(read_bounded(path, MAX_FILE_BYTES).decode(), origin)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{advice}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{origin}: expected UTF-8 text, got {error}; convert it") from None
     except OSError as error:
@@ -136,6 +140,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
     if not isinstance(tree, dict | None):
         raise ConfigError(
             f"{origin}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
+            f"{advice}"
         )
     settings = flat(tree or {})
     has_both = settings.get("train.steps") and settings.get("train.minutes")

@@ -20,6 +20,7 @@ OTHER_NAMES = {  # names that other projects use for a setting
     "model.n_head": "heads num_attention_heads num_heads",
     "model.n_layer": "depth layers num_hidden_layers num_layers",
     "sample.length": "max_length max_new_tokens",
+    "sample.temperature": "temp",
     "train.accumulation": "grad_accum gradient_accumulation_steps",
     "train.batch_size": "bs batch micro_batch_size per_device_train_batch_size",
     "train.checkpoint_every": "save_every save_interval save_steps",
@@ -33,11 +34,14 @@ OTHER_NAMES = {  # names that other projects use for a setting
 }
 
 
-def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the message of each mistake that pydantic found in a config."""
+def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the message of each mistake that pydantic found in a config.
+
+    If only a section of a config was validated, `section` is the beginning of its keys: `sample.`.
+    """
     for mistake in error.errors(include_url=False):
         if mistake["type"] != "default_factory_not_called":  # it follows from another mistake
-            key = ".".join(map(str, mistake["loc"]))
+            key = section + ".".join(map(str, mistake["loc"]))
             yield key, _message(shown(key), mistake)
 
 
@@ -63,11 +67,13 @@ def _message(key: str, mistake: Any) -> str:
 
 def nearest_setting(name: str) -> str | None:
     """Return the key of the setting or section that `name` probably means, or None."""
-    by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
-    name = name[:MAX_COMPARED_KEY].replace("-", "_")
-    leaf = name.rpartition(".")[2]
-    others = (key for key, names in OTHER_NAMES.items() if leaf.lower() in names.split())
+    section, _, leaf = name[:MAX_COMPARED_KEY].replace("-", "_").lower().rpartition(".")
+    others = (key for key, names in OTHER_NAMES.items() if leaf in names.split())
     if key := next(others, None):
         return key
-    near = difflib.get_close_matches(leaf, by_leaf, n=1)
-    return by_leaf[near[0]] if near else None
+    keys = [*SETTINGS, *Config.model_fields]
+    for candidates in ([key for key in keys if key.startswith(f"{section}.")], keys):
+        by_leaf = {key.rpartition(".")[2].lower(): key for key in candidates}
+        if near := difflib.get_close_matches(leaf, by_leaf, n=1):
+            return by_leaf[near[0]]
+    return None

@@ -16,10 +16,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gpt.config.schema import SETTINGS
 from gpt.errors import UsageError
 from gpt.evaluation.intervals import Interval, SeedMean, mean_interval, seed_mean, welch_interval
 
-NOT_COMPARED = {"seed", "threads", "data.source"}  # settings in which runs of a row may differ
+# settings in which runs of a row may differ, because they do not change what is compared
+NOT_COMPARED = {
+    *("seed", "threads", "data.source", "train.checkpoint_every", "train.sample_length"),
+    *(key for key in SETTINGS if key.startswith("sample.")),
+}
 NANOGPT_LINE = re.compile(  # matches an evaluation, an iteration, or a size of the model or batch
     r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
     r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"

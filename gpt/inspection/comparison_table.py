@@ -13,7 +13,7 @@ DROPPED_COLUMNS = ("steps", "final")  # columns that are left out, in this order
 MAX_VALUE_CHARACTERS = 24  # a longer value of a setting is shown without its middle
 LEGEND = (
     "val loss: of the best checkpoint, in nats per character; final: at the end of training",
-    "s.e.: standard error over n seeds",
+    "n: number of seeds; s.e.: standard error over them; s to X: seconds until a val loss of X",
     "by text: for other text, with these models; paired over blocks of the val split",
     "by seeds: for other seeds, on this text, by Welch's method",
 )

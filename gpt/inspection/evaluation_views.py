@@ -3,6 +3,7 @@
 For safety, the page contains the text as ids, and its script never inserts characters as markup.
 """
 
+from gpt.errors import counted
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
 from gpt.inspection.output import in_base64, render_page
@@ -82,8 +83,8 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     ]
     if report.outside:
         share = report.outside / (report.outside + report.characters)
-        outside = f"{report.outside:,} characters ({100 * share:.2f} %)"
-        lines.insert(1, ("outside", f"{outside} are not in the model's vocabulary"))
+        outside = f"{counted(report.outside, 'character')} ({100 * share:.2f} %)"
+        lines.insert(1, ("outside", f"not in the model's vocabulary: {outside}"))
     if references:
         lines.append(("compared", f"{', '.join(references)} nats, each given the train split"))
     if copies := report.memorisation:

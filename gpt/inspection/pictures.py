@@ -32,6 +32,7 @@ FONTS = (
 CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
 LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
 MAX_LABEL_CHARACTERS = 110  # largest length of a line of the legend
+MAX_LABEL_SETTINGS = 3  # a row with more settings is called by its first run in the legend
 CURVE_DPI = 150  # dots per inch
 Y_MARGIN = 0.05  # space above the highest loss, as a fraction of the range of losses
 # the colours of Okabe and Ito, which colour-blind readers can tell apart
@@ -134,7 +135,7 @@ def draw_curves(comparison: Comparison) -> Figure:
     losses = [loss for step, loss in pairs if step > 0 and not math.isnan(loss)]
     if losses:  # the losses at step 0 would flatten the curves
         panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
-    panels[0].set_ylabel("val loss, nats per character")
+    panels[0].set_ylabel("val loss (or on a part of val), nats per character")
     figure.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside lower left",
@@ -149,8 +150,8 @@ def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
     """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves.
 
     The point of an evaluation is at the mean of `x_axis` over the runs. Only evaluations that all
-    runs have are shown. The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or its
-    first run.
+    runs have are shown. The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or, if
+    they are none or many, its first run.
     """
     curves = [run.curve for run in row.runs if run.curve.steps]
     n = min(len(curve.steps) for curve in curves)
@@ -158,7 +159,9 @@ def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
     losses = np.array([curve.losses[:n] for curve in curves])
     marker = "o" if n == 1 else None
     settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
-    text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
+    is_short = 0 < len(settings) <= MAX_LABEL_SETTINGS
+    name = ", ".join(settings) if is_short else row.runs[0].name
+    text = f"row {row.number}: {name} (n = {len(row.runs)})"
     label = shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # `$` would begin a formula
     (line,) = axes.plot(x, losses.mean(0), marker=marker, label=label, linewidth=1.5)
     if len(curves) > 1:

@@ -64,7 +64,8 @@ def choose_config(
         f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
         f"{counted(model.n_head, 'head')}, T {model.T}; {counted(parameters, 'parameter')}"
     )
-    log.info(choice.sentence(len(corpus.train), corpus.vocabulary.unit))
+    given = model.ensemble if "ensemble" in base.model.model_fields_set else None
+    log.info(choice.sentence(len(corpus.train), corpus.vocabulary.unit, given))
     return config, probed if ranks.size == 1 else None
 
 

@@ -22,7 +22,7 @@ from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
-from gpt.training.stopwatch import MILESTONE, Seconds, Stopwatch
+from gpt.training.stopwatch import SAMPLING, Seconds, Stopwatch
 from gpt.training.time_budget import TimeBudget
 
 
@@ -83,13 +83,13 @@ def estimate_run(
                 data = CheckpointData(0, config, vocabulary, weights_of(model))
                 write_checkpoint(Path(folder), data, update.state_dict())
 
-        stopwatch.seconds[MILESTONE] = stopwatch.time(sample_and_save, SINGLE)
+        stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # exclude `sample_and_save`, which a run does not call
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters
     part = min(train.eval_characters or whole, whole)
-    evaluations, milestones = map(schedule.times_due, (train.eval_every, schedule.milestone_every))
+    evaluations = schedule.times_due(train.eval_every)
     part_s, whole_s = budget.score_s(part), budget.score_s(whole)
     is_scored_first = train.init_from is not None
     costs = {
@@ -98,7 +98,7 @@ def estimate_run(
         # step 0 is scored only with given weights: the loss of a new model is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),
-        "sample, checkpoint": Cost(milestones + 1, stopwatch.other_s(MILESTONE)),
+        "sample, checkpoint": Cost(evaluations + 1, stopwatch.other_s(SAMPLING)),
     }
     parameters, averages = _parameters(config, V), update.state_dict().tensors
     memory = training_bytes(config, V, device)

@@ -17,7 +17,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit, values
 from gpt.device import default_threads, select_device
 from gpt.distributed.ranks import check_alone
-from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
+from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
@@ -174,8 +174,10 @@ def train_trials(
             result = _scored(result, run, corpus, trial.config.device)
             log.info("%s: val loss %.4f", trial.name, result.val_loss)
         except Interrupted:
-            again = command("train", "--resume", str(from_here(folder)))
-            raise Interrupted(f"stopped, saved; resume with: {again}") from None
+            place = from_here(folder)
+            raise Interrupted(
+                f"stopped; the sweep {place} is saved; repeat the command or call to resume it"
+            ) from None
         except Exception as error:  # any error: the other runs are still trained
             kind = "" if isinstance(error, GPTError) else f"{type(error).__name__}: "
             result = replace(result, error=f"{kind}{error}")

@@ -112,8 +112,8 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
     if before != now:
         raise UsageError(
-            f"{folder} is another sweep: its runs have other names or settings; resume that one by "
-            f"--resume {folder}, or choose another --run-dir"
+            f"{folder} is another sweep: its runs have other names or settings; give the same ones "
+            f"to resume it, or choose another --run-dir"
         )
 
 

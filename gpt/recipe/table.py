@@ -79,10 +79,15 @@ class Choice:
     members: int = 1
     token_dropout: float = 0.0
 
-    def sentence(self, train_characters: int, unit: str) -> str:
-        """Return a sentence that explains the choice; `unit` is `byte` if ids are bytes."""
-        passes = self.characters / train_characters
-        if self.members > 1:
+    def sentence(self, train_characters: int, unit: str, given: int | None = None) -> str:
+        """Return a sentence that explains the choice; `unit` is `byte` if ids are bytes.
+
+        `given` is the user's number of members, if the user has set it.
+        """
+        passes = self.characters * self.members / (given or self.members) / train_characters
+        if given is not None:
+            why = f"{given} models are averaged, as set" if given > 1 else "one model, as set"
+        elif self.members > 1:
             why = f"{self.members} models are averaged, because one would overfit"
         else:
             per_parameter = self.characters / self.size.parameters

@@ -25,7 +25,7 @@ def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
     try:
         return SampleConfig.model_validate(config.model_dump() | given)
     except ValidationError as error:
-        raise UsageError(*(message for _, message in explain(error))) from None
+        raise UsageError(*(message for _, message in explain(error, "sample."))) from None
 
 
 def log_softmax(logits: Floats) -> Floats:

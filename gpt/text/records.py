@@ -78,7 +78,8 @@ def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Do
             found = []
         if not found:
             got = listed([*record], 20) if isinstance(record, dict) else repr(record)
-            raise _bad_record(name, number, f"text in {column} (data.column)", got)
+            expected = f"a text at {column} (data.column, or name another column)"
+            raise _bad_record(name, number, expected, got)
         if texts:
             yield Document(f"{name}:{number}", partial(iter, [content]))
 

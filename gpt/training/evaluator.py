@@ -18,14 +18,14 @@ from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.training.run_context import Outcome, RunContext
-from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
+from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
 
 OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
 RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
 FALL = 0.02  # fraction of the val loss; a larger fall in the second half of the run is a trend
 TINY = 1e-9  # nats; avoids a division by 0
 MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
-OVERFIT_EVALUATIONS = 3  # milestones in a row without a new best, after which to warn
+OVERFIT_EVALUATIONS = 3  # in a row without a new best, after which to warn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
@@ -44,18 +44,16 @@ class Progress:
     val_loss: float | None = None  # current weights, whole val split; None if not evaluated
     best_val_loss: float = math.inf  # best checkpoint, whole val split; known at the end
     middle_loss: float = math.inf  # loss of the newest evaluation in the first half of the run
-    since_best: NonNegativeInt = 0  # milestones in a row without a new best
+    since_best: NonNegativeInt = 0  # evaluations in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
     skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
-    def add(self, step: int, loss: float, is_milestone: bool) -> bool:
-        """Record the `loss` of an evaluation; return whether `step` is a new best milestone."""
+    def add(self, step: int, loss: float) -> bool:
+        """Record the `loss` of an evaluation; return whether it is the best so far."""
         self.loss = loss
-        if not is_milestone:
-            return False
         is_best = loss < self.best_loss
         if is_best:
             self.choose(step)
@@ -68,7 +66,7 @@ class Progress:
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def overfit_warning(self) -> str:
-        """Return a warning if OVERFIT_EVALUATIONS milestones in a row had no new best, or ""."""
+        """Return a warning if OVERFIT_EVALUATIONS in a row had no new best, or ""."""
         if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
             return ""
         return (
@@ -106,10 +104,8 @@ class Evaluator:
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
 
-    def evaluate(
-        self, step: int, *, is_milestone: bool, part_done: float | Fraction
-    ) -> dict[str, float]:
-        """Compute the val loss after `step` steps; at a milestone, this step can become the best.
+    def evaluate(self, step: int, part_done: float | Fraction) -> dict[str, float]:
+        """Compute the val loss after `step` steps, which can become the best step.
 
         `part_done` is the fraction of the run that is done; at 1, training ends.
 
@@ -128,7 +124,7 @@ class Evaluator:
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
-            is_best = progress.add(step, next(iter(losses.values())), is_milestone)
+            is_best = progress.add(step, next(iter(losses.values())))
             if part_done <= 1 / 2:
                 progress.middle_loss = progress.loss
             early = progress.early_stop(train)
@@ -169,7 +165,7 @@ class Evaluator:
     def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
         """Return the result of a run, from its last `step`, the `metrics` there, and its time."""
         context, val_loss = self.context, self.progress.val_loss
-        best = self.progress.best_val_loss
+        best, train = self.progress.best_val_loss, context.config.train
         assert val_loss is not None
         return Outcome(
             run=context.name,
@@ -186,6 +182,8 @@ class Evaluator:
                 best_val_loss=best,
                 fall=1 - self.progress.loss / max(self.progress.middle_loss, TINY),
                 passes=self.passes(step),
+                untrained_loss=math.log(len(context.corpus.vocabulary)),
+                is_limited=train.minutes is not None and step == train.max_steps,
             ),
             val_loss=val_loss,
             val_loss_per_character=self.units.per_character(val_loss),
@@ -207,7 +205,7 @@ class Evaluator:
         if step == 0 and not any(m.head.weight.any() for m in members_of(self.model)):
             # a head of zeros: every id is equally likely
             return {name: math.log(len(self.context.corpus.vocabulary))}
-        self.stopwatch.lap(MILESTONE, 0)
+        self.stopwatch.lap(SAMPLING, 0)
         with phase("evaluating"):
             loss, *others = evaluate_each(
                 self.model,
@@ -235,23 +233,36 @@ class Evaluator:
 
 
 def advise(
-    train_loss: float, val_loss: float, best_val_loss: float, fall: float, passes: float
+    train_loss: float,
+    val_loss: float,
+    best_val_loss: float,
+    fall: float,
+    passes: float,
+    untrained_loss: float,
+    is_limited: bool = False,
 ) -> str:
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
-    1. Overfitting, after at least MIN_PASSES passes over the text: the val loss has risen, or is
-       far above the train loss. More text helps.
-    2. The val loss was still falling, or there were fewer passes. More time helps.
-    3. Otherwise, neither helps much; a larger model may.
+    1. No val loss was below that of an untrained model. A lower learning rate helps.
+    2. Overfitting, after at least MIN_PASSES passes over the text: the val loss has risen, or is
+       far above the train loss. More text helps. So it does if the run `is_limited` to a number of
+       passes, as more of them usually overfit.
+    3. The val loss was still falling, or there were fewer passes. More time helps.
+    4. Otherwise, neither helps much; a larger model may.
 
     `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
     fell in the second half of the run. Twice the time would lower it by about the same fraction.
     """
+    if best_val_loss >= untrained_loss:
+        untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"
+        return f"a lower train.learning_rate would help most: {untrained}"
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (val_loss / max(lower, TINY) - 1 for lower in (best_val_loss, train_loss))
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
         why = f"has risen by {rise:.0%}" if rise > RISE else f"is {gap:.0%} above the train loss"
         return f"more text would help most: after {seen}, the val loss {why}"
+    if passes >= MIN_PASSES and is_limited:
+        return f"more text would help most: after {seen}, further ones may overfit"
     if fall > FALL:
         return f"more time would help most: after {seen}, the val loss was still falling"
     if passes < MIN_PASSES:

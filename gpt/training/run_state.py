@@ -52,9 +52,12 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> RunState:
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
     if (minutes := config.train.minutes) is not None:
-        message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
-        last_s = budget.score_s(budget.val_characters)
-        log.info(message, counted(schedule.steps, "step"), minutes, last_s)
+        steps, last_s = counted(schedule.steps, "step"), budget.score_s(budget.val_characters)
+        if schedule.steps == config.train.max_steps:
+            log.info("%s (train.max_steps); they may take less than %g min", steps, minutes)
+        else:
+            message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
+            log.info(message, steps, minutes, last_s)
     return RunState(config, 0, update, schedule, budget, Progress(), provenance=provenance)
 
 
@@ -165,7 +168,7 @@ def _check_not_finished(
         )
     elif step == train.steps and progress.pending is None:
         reason = "all steps done"
-        advice = f"N minutes with --minutes N, or steps with --set train.steps={2 * step}"
+        advice = f"--minutes N, or --set train.steps={2 * step}"
     else:
         return
     raise UsageError(

@@ -18,8 +18,6 @@ from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
-CURVE = "10 %"  # default period of evaluations with `train.minutes`
-CURVE_MILESTONE = "50 %"  # default period of milestones with `train.minutes`
 SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of `train.first_window`
 
 
@@ -29,10 +27,6 @@ class Schedule:
     Checkpoints store `plans` as `train.plans`. A config with this setting instead of
     `train.minutes` repeats the run without a clock. `scale` is a factor of all learning rates. Each
     rollback after a divergence halves it.
-
-    At a milestone, an evaluation also draws a sample, and its loss decides which checkpoint is the
-    best. Every evaluation is a milestone, except most of the default ones of a run with
-    `train.minutes` or its plans: these only draw the curve, because a milestone takes more time.
     """
 
     def __init__(self, config: Config) -> None:
@@ -44,9 +38,6 @@ class Schedule:
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans
         self.scale = 1.0
-        is_curve = (train.minutes is not None or train.plans) and train.eval_every == CURVE
-        stops_early = train.patience is not None or train.stop_at_val_loss is not None
-        self.milestone_every = CURVE_MILESTONE if is_curve and not stops_early else train.eval_every
 
     @property
     def steps(self) -> int:

@@ -11,11 +11,11 @@ from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
-MILESTONE_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
+SAMPLING_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
 PROBE_S, MAX_PROBES = 0.3, 9  # measuring a kind of work ends after these seconds or repetitions
 
 # kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
-MILESTONE, CHARACTER = "milestone", "character"
+SAMPLING, CHARACTER = "sampling", "character"
 Seconds = Mapping[int | str, float]
 """Seconds of each kind of work."""
 
@@ -24,7 +24,7 @@ class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
-    character of val), and MILESTONE (the sample and the checkpoint of a milestone, see Schedule).
+    character of val), and SAMPLING (the sample and the checkpoint after an evaluation).
     `probed` contains the seconds of steps and of a character that were measured before training.
     """
 
@@ -65,8 +65,8 @@ class Stopwatch:
         return self.seconds.get(T, self.probed.get(T, 0.0) * slowdown)
 
     def other_s(self, work: str) -> float:
-        """Return the seconds that `work`, CHARACTER or MILESTONE, takes: measured or a default."""
-        default = MILESTONE_S if work == MILESTONE else 0.0
+        """Return the seconds that `work`, CHARACTER or SAMPLING, takes: measured or a default."""
+        default = SAMPLING_S if work == SAMPLING else 0.0
         return self.seconds.get(work, self.probed.get(work, default))
 
     def probe(

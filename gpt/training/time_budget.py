@@ -10,7 +10,7 @@ from gpt.config.schema import MAX_COUNT, Config
 from gpt.errors import UsageError
 from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
-from gpt.training.stopwatch import CHARACTER, MILESTONE, Stopwatch
+from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
 AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
@@ -82,7 +82,7 @@ class TimeBudget:
     def first_end(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the whole run can have; raise UsageError if not one more fits."""
         step_s = self.step_s(schedule, step)
-        end_s = self.score_s(self.val_characters) + self.stopwatch.other_s(MILESTONE)
+        end_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
         if (missing_s := step_s + end_s - self.remaining_s) > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
@@ -110,14 +110,11 @@ class TimeBudget:
         part = self.train.eval_characters
         fixed_s = whole_splits * self.score_s(self.val_characters) if part else 0.0
         step_s = self.step_s(schedule, step)
-        for every, seconds in (
-            (self.train.eval_every, self.score_s(part or self.val_characters)),
-            (schedule.milestone_every, self.stopwatch.other_s(MILESTONE)),
-        ):
-            if isinstance(every, int):
-                step_s += seconds / every
-            else:
-                fixed_s += schedule.times_due(every, step) * seconds
+        eval_s = self.score_s(part or self.val_characters) + self.stopwatch.other_s(SAMPLING)
+        if isinstance(every := self.train.eval_every, int):
+            step_s += eval_s / every
+        else:
+            fixed_s += schedule.times_due(every, step) * eval_s
         steps = int((self.remaining_s - fixed_s) / max(step_s, MIN_STEP_S))
         return max(step + 1, min(step + steps, self.train.max_steps or MAX_COUNT))
 

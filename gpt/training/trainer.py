@@ -16,7 +16,7 @@ from gpt.training.evaluator import Diverged, Evaluator
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import RunState
 from gpt.training.step import StepResult
-from gpt.training.stopwatch import MILESTONE
+from gpt.training.stopwatch import SAMPLING
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +116,9 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def end_previous_lap(self, T: int) -> None:
-        """Count the time since the last step as its milestone, if it was one, else as steps."""
-        was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
-        was_milestone = was_evaluated and self.is_due(self.schedule.milestone_every)
-        work, times = (MILESTONE, 1) if was_milestone else (T, 0)
+        """Count the time since an evaluation as its sample; without one, count it as steps."""
+        was_evaluated = self.metrics.keys() & {"val_loss", "val_loss_part"}
+        work, times = (SAMPLING, 1) if was_evaluated else (T, 0)
         self.stopwatch.lap(work, times)
 
     def read_due_results(self) -> dict[str, float]:
@@ -139,22 +138,20 @@ class Trainer:
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
-        """If an evaluation is due, compute the val loss; at a milestone, also draw a sample."""
+        """If an evaluation is due, compute the val loss, and draw a sample."""
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
         check_equal(self.update.model, self.step, self.context.ranks)
-        is_milestone = self.is_due(self.schedule.milestone_every)
-        part = self.schedule.part_done(self.step)
         try:
-            losses = self.evaluator.evaluate(self.step, is_milestone=is_milestone, part_done=part)
+            losses = self.evaluator.evaluate(self.step, self.schedule.part_done(self.step))
         except Stopped:  # the next resume repeats the evaluation
             self.evaluator.progress.pending = self.metrics
             self.metrics = {}
             return
         self.metrics |= losses
-        if is_milestone and (warning := self.evaluator.progress.overfit_warning()):
+        if warning := self.evaluator.progress.overfit_warning():
             self.notify(self.step, warning)
-        text = self.evaluator.sample(self.step) if is_milestone and self.callbacks else ""
+        text = self.evaluator.sample(self.step) if self.callbacks else ""
         for callback in self.callbacks:
             if text:
                 callback.on_sample(self.step, text)
