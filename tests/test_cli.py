@@ -194,16 +194,6 @@ def test_overwrite_replaces_a_run_and_nothing_else(gpt, trained, config_file):
     assert (trained / "notes.md").read_text() == "and its notes"
 
 
-def test_a_text_with_resume_is_the_new_place_of_the_text_of_the_newest_run(gpt, config_file):
-    assert gpt("train", "--config", config_file, "--set", "train.steps=2")[0] == 0
-    Path("pangram.txt").rename("moved.txt")
-    Path("other.txt").write_text("0123456789\n" * 31)
-    longer = ("--resume", "--set", "train.steps=3")
-    code, _, err = gpt("train", "other.txt", *longer)
-    assert (code, "other.txt is not the text that runs/small began with" in err) == (2, True)
-    assert gpt("train", "moved.txt", *longer)[0] == 0
-
-
 BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --no-such-flag", 2, "No such option: --no-such-flag (see"),
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
@@ -425,28 +415,11 @@ def test_a_hostile_config_cannot_speak_to_the_terminal(gpt, trained):
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
 
 
-def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt, trained):
-    """Resuming once took the edited sizes for the checkpoint's, and wrote both over it."""
-    path = trained / "config.yaml"
-    path.write_text(path.read_text().replace("C: 24", "C: 48"))
-    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert code == 0, err
-    assert load_config(path).model.C == 24
-    assert gpt("sample", "small")[0] == 0
-
-
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_output_ends_without_a_traceback(trained, closed):
     command = f"{sys.executable} -m gpt sample --length 9 {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-
-
-def test_a_moved_text_is_known_by_its_hash(gpt, trained, text_file):
-    text_file.rename("elsewhere.txt")
-    longer = ("train", "--resume", "small", "--set", "train.steps=13")
-    assert gpt(*longer)[0] == 1
-    assert gpt(*longer, "elsewhere.txt")[0] == 0
 
 
 def test_a_moved_run_samples_on(gpt, trained):

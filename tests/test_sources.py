@@ -198,7 +198,7 @@ def test_a_text_that_was_moved_is_named_on_resume(gpt):
     code, _, err = gpt("train", "--resume", "a", "--set", "train.steps=3")
     assert code == 1
     assert "name a moved text: gpt train TEXT --resume RUN" in " ".join(err.split())
-    assert gpt("train", "b.txt", "--resume", "a", "--set", "train.steps=3")[0] == 0
+    assert gpt("train", "b.txt", "--resume", "--set", "train.steps=3")[0] == 0, "the newest run"
 
 
 # --- encodings ---
