@@ -116,7 +116,7 @@ print("trained:", [tuple(p.shape) for p in ours.parameters()])
 #
 # ```diff
 # -    def __init__(self, C: int, eps: float = 1e-5, correction: int = 1):
-# +    def __init__(self, C: int, eps: float = 1e-5, correction: int = 0) -> None:
+# +    def __init__(self, C: int, eps: float = 1e-5, correction: int = 0):
 # ```
 #
 # 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: no mean, no beta.
