@@ -47,8 +47,8 @@ def train(
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:
 
-    - "step", every 10 steps: `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`,
-      `passes` (how often training has read the train split)
+    - "step", every 10 steps and before an evaluation: `train_loss` (nats per id), `lr`,
+      `grad_norm`, `chars_per_s`, `passes` (how often training has read the train split)
     - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model.
       Ensembles add `val_loss_member_1` and so on. If `train.eval_characters` limits evaluations to
       a part of val, these names begin with `val_loss_part`; the last evaluation also has the losses

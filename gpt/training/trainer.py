@@ -20,7 +20,7 @@ from gpt.training.stopwatch import SAMPLING
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY = 10  # number of steps between two records of the train loss
+LOG_EVERY = 10  # steps between two records of the train loss; evaluations record it, too
 
 
 class Trainer:
@@ -109,7 +109,7 @@ class Trainer:
         self.timed_characters += self.schedule.batch_size * self.schedule.T
         for callback in self.callbacks:
             callback.on_step(self.step)
-        if self.is_due(LOG_EVERY):
+        if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
             pace = round(self.timed_characters / self.timed_s, 1)
             lr, passes = self.schedule.lr(self.step - 1), self.evaluator.passes(self.step)
             self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
