@@ -122,7 +122,7 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text
             swept = Path(sweep.sweep, name)
             assert bits(swept) == bits(Path("alone"))
             assert runs_of(sweep)[name].val_loss == outcome.best_val_loss
-            assert [e["step"] for e in told if (e["run"], e["kind"]) == (name, "step")] == [5]
+            assert [e["step"] for e in told if (e["run"], e["kind"]) == (name, "step")] == [4, 5]
             losses.setdefault(rate, []).append(outcome.best_val_loss)
     expected = sorted((np.mean(of_rate), str(rate)) for rate, of_rate in losses.items())
     for result, (mean, rate) in zip(sweep.combinations, expected, strict=True):
@@ -160,7 +160,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file)
     steps = list[dict[str, Any]]()
 
     def stop_in_the_second() -> bool:
-        return sum(event["kind"] == "step" for event in steps) == 5
+        return sum(event["kind"] == "step" for event in steps) == 13
 
     stopping = {"on_event": steps.append, "should_stop": stop_in_the_second}
     with pytest.raises(Interrupted, match=r"sweep stopped is saved; repeat"):
