@@ -152,7 +152,7 @@ class RunSummary:
     text: str | None = None
     step: int | None = None
     steps: int | None = None
-    val_loss: float | None = None  # of the best checkpoint, in nats per `unit`, on all of val
+    val_loss: float | None = None  # val loss of the best checkpoint, in nats per `unit`
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
     unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None

@@ -191,9 +191,10 @@ def binary_format(head: bytes, name: str, encoding: str) -> str | None:
 
 
 def is_binary(text: bytes) -> bool:
-    """Return whether `text` has a NUL, or 2 or more CONTROLS that are over MAX_CONTROLS of it.
+    """Return whether `text` contains a NUL, or too many control characters for a text.
 
-    To save time, controls are counted in the first COUNTED_BYTES only.
+    These are two or more of CONTROLS that make up a larger fraction than MAX_CONTROLS. To save
+    time, they are counted in the first COUNTED_BYTES only.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

@@ -96,6 +96,7 @@ class Evaluator:
     ) -> None:
         self.context, self.model, self.stopwatch = context, model, stopwatch
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
+        self.untrained_loss = math.log(len(context.corpus.vocabulary))  # all ids equally likely
         self.restart(progress)
 
     def restart(self, progress: Progress) -> None:
@@ -104,7 +105,7 @@ class Evaluator:
         self.is_best = False  # whether this step was evaluated and has the lowest loss so far
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
 
-    def evaluate(self, step: int, part_done: float | Fraction) -> dict[str, float]:
+    def evaluate(self, step: int, part_done: Fraction) -> dict[str, float]:
         """Compute the val loss after `step` steps, which can become the best step.
 
         `part_done` is the fraction of the run that is done; at 1, training ends.
@@ -125,7 +126,7 @@ class Evaluator:
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
             is_best = progress.add(step, next(iter(losses.values())))
-            if part_done <= 1 / 2:
+            if part_done <= Fraction(1, 2):
                 progress.middle_loss = progress.loss
             early = progress.early_stop(train)
             progress.ended = bool(early)
@@ -182,7 +183,7 @@ class Evaluator:
                 best_val_loss=best,
                 fall=1 - self.progress.loss / max(self.progress.middle_loss, TINY),
                 passes=self.passes(step),
-                untrained_loss=math.log(len(context.corpus.vocabulary)),
+                untrained_loss=self.untrained_loss,
                 is_limited=train.minutes is not None and step == train.max_steps,
             ),
             val_loss=val_loss,
@@ -203,8 +204,7 @@ class Evaluator:
         member's loss.
         """
         if step == 0 and not any(m.head.weight.any() for m in members_of(self.model)):
-            # a head of zeros: every id is equally likely
-            return {name: math.log(len(self.context.corpus.vocabulary))}
+            return {name: self.untrained_loss}  # a head of zeros
         self.stopwatch.lap(SAMPLING, 0)
         with phase("evaluating"):
             loss, *others = evaluate_each(

@@ -52,7 +52,9 @@ class Optimizer:
         named = self._named_state()
         expected = {name: tuple(tensor.shape) for name, tensor in named.items()}
         if expected != {name: array.shape for name, array in state.items()}:
-            raise ValueError("the optimizers' tensors have not the names and shapes of this model")
+            raise ValueError(
+                "the optimizers' tensors do not have the names and shapes of this model"
+            )
         for name, tensor in named.items():
             tensor.copy_(torch.from_numpy(state[name]))
 

@@ -26,7 +26,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all parts of training need to know: settings, text, folder, ranks, device, clock."""
+    """Settings, text, folder, ranks, device and clock of a run, for all parts of training."""
 
     config: Config
     corpus: Corpus

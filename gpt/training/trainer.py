@@ -116,7 +116,7 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def end_previous_lap(self, T: int) -> None:
-        """Count the time since an evaluation as its sample; without one, count it as steps."""
+        """Count the time since the last step: as SAMPLING after an evaluation, else as a step."""
         was_evaluated = self.metrics.keys() & {"val_loss", "val_loss_part"}
         work, times = (SAMPLING, 1) if was_evaluated else (T, 0)
         self.stopwatch.lap(work, times)
