@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from gpt.control_groups import cpu_limit
+from gpt.memory import cpu_limit
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

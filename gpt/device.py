@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from gpt.control_groups import cpu_limit
 from gpt.errors import DeviceError, GPTError, counted
+from gpt.memory import cpu_limit
 from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)

@@ -1,13 +1,15 @@
 """Measure the free memory, and raise an error before a computation that would need more.
 
 The memory of a computation is estimated from its shapes before anything is allocated. A system that
-runs out of memory would kill the process without a message, or swap for minutes.
+runs out of memory would kill the process without a message, or swap for minutes. The limits of a
+container are those of its Linux control groups (versions 1 and 2), also for CPUs.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from gpt.control_groups import control_groups
 from gpt.errors import OutOfMemory, TrainingError
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
@@ -18,6 +20,8 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
+# files of a CPU quota and its period, in microseconds, in version 2 (one file) and version 1
+CPU_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def check_memory(
@@ -88,3 +92,28 @@ def _free_in_control_groups() -> Iterator[int]:
                     int(stat[f"{cached}{kind}_file"]) for kind in ("active", "inactive")
                 )
                 yield free + active + inactive
+
+
+def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Yield the folders of this process's control groups for `controller`, with their parents."""
+    base = root / "sys/fs/cgroup"
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            group = (base / controller if controllers else base) / path.lstrip("/")
+            yield from (group, *group.parents)
+
+
+def cpu_limit(root: Path = Path("/")) -> int | None:
+    """Return how many CPUs the control groups allow, at least 1; None if there is no limit."""
+    limits = []
+    for folder in control_groups("cpu", root):
+        for names in CPU_FILES:
+            with suppress(OSError, ValueError):  # without a limit, the quota is `max` or -1
+                content = " ".join((folder / name).read_text("utf-8") for name in names)
+                quota, period = map(int, content.split())
+                if quota > 0:
+                    limits.append(quota / period)
+    return max(1, math.ceil(min(limits))) if limits else None

@@ -94,7 +94,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr("os.fsync", lambda descriptor: None)
-        patch.setattr("gpt.status.DELAY_S", float(HANGS_S))
+        patch.setattr("gpt.terminal.DELAY_S", float(HANGS_S))
         patch.setattr(TensorBoard, "on_end", lambda *arguments: None)
         yield draw
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from gpt import status
+from gpt import terminal
 from gpt.model.transformer import GPT
 from gpt.recipe.dry_run import estimate_run
 from tests.conftest import before_forward, small
@@ -37,7 +37,7 @@ def test_time_and_memory_are_measured_once_and_shown_once(gpt, text_file, monkey
 
     Bug: the speed and a step were measured in silence.
     """
-    monkeypatch.setattr(status, "DELAY_S", 0.0)
+    monkeypatch.setattr(terminal, "DELAY_S", 0.0)
     tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
     settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
     code, out, err = gpt("train", text_file, "--minutes", 2, "--dry-run", *settings)

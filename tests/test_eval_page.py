@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpt import api
-from gpt.text.display import symbol
+from gpt.terminal import symbol
 from tests.conftest import PANGRAM, small
 from tests.test_page import (  # noqa: F401
     ActionChains,

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from gpt import api
-from gpt.text.display import symbol
+from gpt.terminal import symbol
 from tests.conftest import PANGRAM, small
 from tests.test_export import rounded
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401

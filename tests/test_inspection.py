@@ -24,7 +24,7 @@ from gpt.inspection.pictures import draw_heads, png
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.attention_maps import attend, attend_text
 from gpt.model.transformer import GPT
-from gpt.text.display import symbol, visible
+from gpt.terminal import symbol, visible
 from gpt.text.vocabulary import Vocabulary
 
 L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike

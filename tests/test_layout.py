@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
-    "__init__", "errors", "status", "files", "lazy", "seeds", "control_groups", "memory", "device",
-    "distributed", "signals", "config", "text", "tables", "model", "runs", "sampling",
+    "__init__", "errors", "terminal", "files", "seeds", "memory", "device",
+    "distributed", "signals", "config", "text", "model", "runs", "sampling",
     "evaluation", "inspection", "training", "recipe", "export", "serve", "api", "lessons",
     "cli", "__main__",
 ]  # fmt: skip

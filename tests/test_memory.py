@@ -12,7 +12,7 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config, ModelConfig
-from gpt.control_groups import cpu_limit
+from gpt.memory import cpu_limit
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.recipe.table import Choice, Size, settings

@@ -26,9 +26,9 @@ from tqdm.utils import disp_len
 from gpt.api.extras import draw_attention
 from gpt.distributed.ranks import SINGLE
 from gpt.model.attention_maps import attend
+from gpt.terminal import visible
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
-from gpt.text.display import visible
 from gpt.text.sources import open_source
 from gpt.training.callbacks.bar import make_bar
 from gpt.training.callbacks.callback import Callback

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpt import status
+from gpt import terminal
 from gpt.cli.main import _Notices
 from tests.conftest import HANGS_S
 
@@ -45,13 +45,13 @@ def test_a_phase_is_one_line_that_is_erased_in_a_terminal(in_terminal, monkeypat
 
     Bug: the newline was a write of its own, so a message of a signal handler could precede it.
     """
-    monkeypatch.setattr(status, "DELAY_S", 0.0)
+    monkeypatch.setattr(terminal, "DELAY_S", 0.0)
     monkeypatch.setenv("COLUMNS", "80")
     stderr, seen, log = Terminal(in_terminal), Seen(), logging.getLogger("gpt")
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(log, "handlers", [_Notices(), seen])
     monkeypatch.setattr(log, "level", logging.INFO)
-    with status.phase("measuring"):
+    with terminal.phase("measuring"):
         assert seen.event.wait(HANGS_S)
         log.info("a notice")
     expected = (

@@ -13,9 +13,9 @@ from gpt.distributed.ranks import SINGLE
 from gpt.errors import TextError
 from gpt.model.transformer import GPT
 from gpt.seeds import uniforms
+from gpt.terminal import visible
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
 from gpt.text.corpus import load_corpus
-from gpt.text.display import visible
 from gpt.text.named import TINYSHAKESPEARE, Download, locate
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.model import Model
 from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, resolve, run_text
 from gpt.errors import GPTError, UsageError
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.evaluation.evaluation_report import EvaluationReport

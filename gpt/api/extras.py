@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpt.api.new_run import NewRun, Prepared
 from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, since_now
 from gpt.distributed.ranks import SINGLE, Ranks, check_alone
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.load import Override

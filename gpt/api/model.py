@@ -4,13 +4,14 @@ import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from gpt.config.removed import COUNTS_NOTICE
 from gpt.errors import UsageError
-from gpt.lazy import LazyModule
+from gpt.files import check_working_folder
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint
@@ -20,6 +21,22 @@ from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
 from gpt.text.prompt import encode_prompt, prepare_prompt
 
+log = logging.getLogger(__name__)
+
+
+class LazyModule:
+    """Module that is imported at the first use of one of its names."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare to import the module with this full `name`."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a name of the module."""
+        check_working_folder()
+        return getattr(import_module(self._name), name)
+
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,8 +45,6 @@ if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 else:
     torch_model = LazyModule("gpt.api.torch_model")
-
-log = logging.getLogger(__name__)
 
 
 class Model:

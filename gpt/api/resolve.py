@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, shown
 from gpt.files import check_working_folder
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.api.model import Model

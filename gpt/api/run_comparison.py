@@ -9,7 +9,7 @@ from gpt.api.model import load
 from gpt.api.resolve import run_config, run_text
 from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.api.model import Model

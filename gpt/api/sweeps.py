@@ -11,7 +11,7 @@ from gpt.api.new_run import NewRun
 from gpt.api.resolve import Settings, TextPath, as_changes, read_text, since_now
 from gpt.errors import UsageError
 from gpt.signals import saving_on_interrupt
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config

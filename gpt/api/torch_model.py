@@ -1,4 +1,4 @@
-"""Methods of `Model` that need torch, which takes seconds to import; see `gpt.lazy`."""
+"""Methods of `Model` that need torch, which takes seconds to import; see `gpt.api.model`."""
 
 import torch
 from torch import Tensor

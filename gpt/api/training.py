@@ -10,7 +10,7 @@ from gpt.distributed.ranks import Ranks, begin_training, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.signals import saving_on_interrupt
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config

@@ -14,8 +14,7 @@ from gpt.cli.options import (
 )
 from gpt.errors import UsageError, without_middle
 from gpt.files import write_atomically
-from gpt.status import phase
-from gpt.text.display import in_one_line
+from gpt.terminal import in_one_line, phase
 
 VAL_CHARACTERS = 64  # characters of the val split that are shown without --text
 TITLE_CHARACTERS = 48  # characters of the text in the title of a picture or page

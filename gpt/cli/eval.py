@@ -17,7 +17,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.files import write_atomically
-from gpt.status import phase
+from gpt.terminal import phase
 
 
 def evaluate(

@@ -12,8 +12,7 @@ from gpt.cli.options import flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
 from gpt.files import write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
-from gpt.status import phase
-from gpt.tables import make_table, render
+from gpt.terminal import make_table, phase, render
 
 
 def explain(

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from gpt.cli.options import RunName, WhichCheckpoint, flag, option
-from gpt.status import phase
+from gpt.terminal import phase
 
 
 def export(

@@ -21,13 +21,13 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 from typer.core import TyperGroup
 
-from gpt import __version__, status
+from gpt import __version__, terminal
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.config.removed import REMOVED_OPTIONS
 from gpt.distributed.ranks import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
-from gpt.text.display import in_one_line, visible
+from gpt.terminal import in_one_line, visible
 
 MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
 # errors of the system that mean that a file cannot be written
@@ -200,7 +200,7 @@ def _usage_message(error: Any) -> str:
 class _Notices(logging.Handler):
     """Logging handler that prints messages to stderr, above the progress bar if there is one.
 
-    Messages of `gpt.status.phase` say what the program is doing. In a terminal, such a message is
+    Messages of `gpt.terminal.phase` say what the program is doing. In a terminal, such a message is
     erased when the work ends or the next message is printed; elsewhere it stays.
     A notice about a text is printed only once, even if the text is read for several runs.
     """
@@ -233,7 +233,7 @@ class _Notices(logging.Handler):
             if self._shows_status:
                 sys.stderr.write("\r\x1b[K")
                 self._shows_status = False
-            if record.name != status.log.name or not (in_terminal or ended):
+            if record.name != terminal.log.name or not (in_terminal or ended):
                 # one write, so that a message of a signal handler cannot split the line
                 tqdm.write(f"{wrapped(notice, sys.stderr)}\n", file=sys.stderr, end="")
             elif not ended:

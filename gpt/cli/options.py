@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from gpt.errors import as_typed
-from gpt.text.display import visible
+from gpt.terminal import visible
 
 MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
 

@@ -9,8 +9,7 @@ import typer
 
 from gpt.cli.options import JsonFlag, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
-from gpt.tables import render_table
-from gpt.text.display import visible
+from gpt.terminal import render_table, visible
 
 if TYPE_CHECKING:
     from gpt.runs.folder import RunSummary

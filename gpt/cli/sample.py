@@ -21,7 +21,7 @@ from gpt.cli.options import (
 )
 from gpt.errors import UsageError, unescaped
 from gpt.files import read_bounded
-from gpt.text.display import visible
+from gpt.terminal import visible
 
 LONGEST_PROMPT = 2**24  # largest size of a prompt file, in bytes
 

@@ -7,8 +7,7 @@ import typer
 
 from gpt.cli.options import AnyDevice, RunName, WhichCheckpoint, option, wrapped
 from gpt.errors import GPTError, Interrupted, UsageError
-from gpt.status import phase
-from gpt.text.display import visible
+from gpt.terminal import phase, visible
 
 
 def serve(

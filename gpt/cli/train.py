@@ -24,7 +24,7 @@ from gpt.cli.options import (
 from gpt.distributed.ranks import is_main
 from gpt.errors import UsageError, command
 from gpt.signals import StopSignals
-from gpt.status import phase
+from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.training.run_context import Outcome

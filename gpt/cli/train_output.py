@@ -8,8 +8,7 @@ import typer
 
 from gpt.cli.options import show_json, tensorboard_command, terminal_width, wrapped
 from gpt.errors import command
-from gpt.tables import render_table
-from gpt.text.display import visible
+from gpt.terminal import render_table, visible
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config

@@ -13,7 +13,7 @@ from gpt.evaluation.intervals import BlockSums, Interval, mean_interval
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.scored_text import ScoredText, Scores, score_text
 from gpt.model.ensemble import LanguageModel
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.vocabulary import Ids, Vocabulary
 
 BINS = 10  # number of ranges of probability, of equal width, in the reliability diagram

@@ -14,7 +14,7 @@ from gpt.evaluation.characters import (
     find_suspicious,
     rare_characters,
 )
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Ids, Vocabulary

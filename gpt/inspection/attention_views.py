@@ -12,9 +12,8 @@ import torch
 
 from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.inspection.output import in_base64, render_page
-from gpt.tables import render
+from gpt.terminal import render, symbol, visible
 from gpt.text.batches import to_torch
-from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Vocabulary
 
 BLOCKS = "·░▒▓█"  # signs for square roots of weights, so that small weights are visible

@@ -6,8 +6,7 @@ from typing import Any
 from gpt.errors import listed, shown
 from gpt.evaluation.comparison import Comparison
 from gpt.evaluation.intervals import Interval
-from gpt.tables import PlainTable, render, render_table
-from gpt.text.display import in_one_line
+from gpt.terminal import PlainTable, in_one_line, render, render_table
 
 DROPPED_COLUMNS = ("steps", "final")  # columns that are left out, in this order, to save width
 MAX_VALUE_CHARACTERS = 24  # a longer value of a setting is shown without its middle

@@ -7,8 +7,7 @@ from gpt.errors import counted
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.evaluation_report import SQUARE_ROOT_OF_1, EvaluationReport
 from gpt.inspection.output import in_base64, render_page
-from gpt.tables import Indented, PlainTable, make_table, render
-from gpt.text.display import in_one_line, symbol
+from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, symbol
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpt.errors import UsageError
-from gpt.text.display import in_one_line, symbol
+from gpt.terminal import in_one_line, symbol
 
 PAGE_TEMPLATES = Path(__file__).with_name("templates")
 

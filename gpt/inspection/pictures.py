@@ -17,7 +17,7 @@ from gpt.errors import shown
 from gpt.evaluation.comparison import Comparison, Row
 from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.model.attention_maps import Attention
-from gpt.text.display import escaped, symbol
+from gpt.terminal import escaped, symbol
 
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it
 MIN_SIDE, MAX_SIDE = 1.7, 7.0  # smallest and largest side of a map in inches

@@ -3,8 +3,7 @@
 from gpt.errors import counted
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
 from gpt.inspection.output import render_page
-from gpt.tables import Indented, make_table, render
-from gpt.text.display import in_one_line, symbol
+from gpt.terminal import Indented, in_one_line, make_table, render, symbol
 from gpt.text.prompt import listed_characters
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal

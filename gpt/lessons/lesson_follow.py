@@ -13,8 +13,8 @@ from gpt.evaluation import head_analysis
 from gpt.lessons.ladder import attend
 from gpt.lessons.render import check, table
 from gpt.model.ensemble import members_of
+from gpt.terminal import in_one_line, symbol
 from gpt.text.batches import to_torch
-from gpt.text.display import in_one_line, symbol
 
 RUN = None  # name of a run
 TEXT = None  # at most 256 characters, and at most model.T

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpt.device import computing_with
 from gpt.lessons import LESSONS
-from gpt.tables import render_table
+from gpt.terminal import render_table
 
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different

@@ -19,7 +19,7 @@ from gpt.model.shapes import parameter_count
 from gpt.recipe import table
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import check_training_memory, fits, with_fewest_micro_batches

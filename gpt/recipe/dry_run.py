@@ -17,7 +17,7 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes

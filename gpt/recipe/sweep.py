@@ -28,7 +28,7 @@ from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import differences, recover, summary_to_resume
 from gpt.runs.weights import load_model
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, store_standard_input
 from gpt.text.corpus import Corpus
 from gpt.training.callbacks.callback import OnEvent

@@ -16,7 +16,7 @@ import numpy as np
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.cache import cache_dir, quick_sha256
 from gpt.text.documents import Source, least_characters
 from gpt.text.preparation import Task, count_text, write

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from gpt.errors import UsageError, listed
-from gpt.text.display import symbol
+from gpt.terminal import symbol
 from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

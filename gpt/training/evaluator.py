@@ -16,7 +16,7 @@ from gpt.model.shapes import parameter_count
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
 

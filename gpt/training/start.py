@@ -17,7 +17,7 @@ from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
 from gpt.runs.provenance import note_start
-from gpt.status import phase
+from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import computed_with

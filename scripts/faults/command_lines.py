@@ -22,7 +22,7 @@ from gpt.cli.main import COMMANDS, app
 from gpt.config.schema import SETTINGS
 from gpt.config.yaml import to_yaml
 from gpt.lessons import LESSONS
-from gpt.text.display import visible
+from gpt.terminal import visible
 
 EXIT_CODES = (0, 1, 2, 129, 130, 143)
 CTRL_C_S = (2.0, 20.0)  # seconds after which a command that still runs gets a Ctrl-C

@@ -51,7 +51,7 @@ class Vocabulary {
   }
 }
 
-/** Return a visible form of a character or of a byte's name, as `symbol` in gpt/text/display.py does. */
+/** Return a visible form of a character or of a byte's name, as `symbol` in gpt/terminal.py does. */
 function symbol(name) {
   if ([...name].length !== 1) return name;
   if (name in SIGNS) return SIGNS[name];

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 from tqdm.utils import disp_trim
 
-from gpt.text.display import visible
+from gpt.terminal import visible
 from gpt.training.callbacks.callback import Callback
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.model.ensemble import LanguageModel
-from gpt.status import phase
-from gpt.text.display import visible
+from gpt.terminal import phase, visible
 from gpt.training.callbacks.callback import Callback
 from gpt.training.callbacks.jsonl import AppendOnlyFile
 from gpt.training.run_context import Outcome, RunContext

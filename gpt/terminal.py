@@ -1,18 +1,90 @@
-"""Lay out tables as plain text for the terminal, with rich."""
+"""Text for the terminal: characters that are safe to print, tables, and status lines.
 
-from collections.abc import Sequence
+A status line is a message about what a command is doing, shown if it takes more than 0.5 s.
+"""
+
+import logging
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from gpt.text.display import in_one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+log = logging.getLogger(__name__)
+
+UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
+UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
+DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
 PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the arguments of make_table
 Indented = tuple[int, "RenderableType"]  # columns of indent, and a string or object for rich
+
+
+def visible(text: str) -> str:
+    r"""Escape the characters of `text` that are not safe to print.
+
+    Escape line separators, surrogates, characters that change the direction of writing, and
+    control characters such as ESC (`\x1b`). Keep LF and tabs.
+    """
+    return "".join(escaped(c) if c not in "\n\t" and _is_unsafe(c) else c for c in text)
+
+
+def _is_unsafe(c: str) -> bool:
+    direction = unicodedata.bidirectional(c)
+    return unicodedata.category(c) in UNSAFE_CATEGORIES or direction in UNSAFE_DIRECTIONS
+
+
+def symbol(c: str) -> str:
+    r"""Return a visible form of a character, such as `↵` for a line end or `\x1b` for ESC."""
+    if len(c) > 1:
+        return c
+    category = unicodedata.category(c)[0]
+    if c in SIGNS or category == "M":
+        return SIGNS.get(c, f"◌{c}")
+    return escaped(c) if category in "CZ" else c
+
+
+def escaped(c: str) -> str:
+    r"""Return the character as a Python escape sequence in ASCII, such as `\x1b` or `\u202e`."""
+    return c.encode("unicode_escape").decode()
+
+
+def in_one_line(text: str) -> str:
+    """Return `visible(text)` on one line, with `↵` for line ends and `⇥` for tabs."""
+    return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
+
+
+@contextmanager
+def phase(doing: str) -> Iterator[None]:
+    """Log the start and the end of a `with` block that takes longer than DELAY_S.
+
+    After DELAY_S, log `doing`, such as "measuring the training speed". At the end of the block, log
+    its duration in seconds; this log record has the attribute `ended`. Programs that import gpt see
+    both records only if they enable the logger `gpt.terminal`.
+    """
+    began, is_logged = time.perf_counter(), threading.Event()
+
+    def start() -> None:
+        is_logged.set()
+        log.info("%s ...", doing)
+
+    timer = threading.Timer(DELAY_S, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if is_logged.is_set():
+            log.info("%s: %.1f s", doing, time.perf_counter() - began, extra={"ended": True})
 
 
 def render_table(
