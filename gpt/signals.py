@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from gpt.distributed.ranks import is_launched
+from gpt.distributed import is_launched
 from gpt.errors import Interrupted
 
 STOPPING = b"stopping, and saving the steps trained so far; once more to stop at once\n"

@@ -88,7 +88,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., No
     No test waits for the disk: what is killed needs no sync. No status line appears where the
     machine is slow; tests of them set the delay to 0. Fixtures of a module share a cache.
     """
-    from gpt.training.callbacks.tensorboard import TensorBoard
+    from gpt.training.tensorboard import TensorBoard
 
     draw = TensorBoard.on_end
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +105,7 @@ def pictures(
 ) -> None:
     """Draw the attention of runs in tests that are marked so. It takes longer than the runs."""
     if "pictures" in request.keywords:
-        drawing = "gpt.training.callbacks.tensorboard.TensorBoard.on_end"
+        drawing = "gpt.training.tensorboard.TensorBoard.on_end"
         monkeypatch.setattr(drawing, quick)
 
 

@@ -18,8 +18,7 @@ import torch
 
 import gpt
 from gpt import api
-from gpt.api.evaluation import analyze_attention
-from gpt.api.resolve import run_text
+from gpt.api.evaluation import analyze_attention, run_text
 from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
 from tests.conftest import PANGRAM, metrics_of, small
@@ -352,7 +351,7 @@ import gc, os, sys, threading
 import gpt
 from gpt import api
 from gpt.api.evaluation import analyze_attention
-from gpt.api.resolve import run_text
+from gpt.api.evaluation import run_text
 
 environment = dict(os.environ)
 

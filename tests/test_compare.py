@@ -12,12 +12,7 @@ from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
 from gpt.evaluation.comparison import read_curve, read_nanogpt_log
-from gpt.evaluation.intervals import (
-    BlockSums,
-    Interval,
-    mean_interval,
-    welch_interval,
-)
+from gpt.evaluation.intervals import BlockSums, Interval, mean_interval, welch_interval
 from gpt.evaluation.scored_text import score_text, val_text
 from gpt.inspection.pictures import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec

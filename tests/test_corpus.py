@@ -19,9 +19,8 @@ from gpt.text.cache import cache_dir
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Normalizer, Source, document_lengths
 from gpt.text.preparation import Part
-from gpt.text.prompt import normalized
 from gpt.text.sources import open_source
-from gpt.text.vocabulary import BYTES, Vocabulary
+from gpt.text.vocabulary import BYTES, Vocabulary, normalized
 from tests.test_text import any_text, write
 
 lines = st.text(st.sampled_from("ab\r\n")) | any_text

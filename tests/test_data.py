@@ -18,7 +18,7 @@ from gpt.config.schema import DataConfig
 from gpt.evaluation import characters, text_report
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates
-from gpt.inspection.text_views import text_page, text_table
+from gpt.inspection.report_views import text_page, text_table
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
@@ -240,7 +240,7 @@ def test_the_command_needs_no_torch():
     program = (
         "import sys\nsys.modules['torch'] = None\n"
         "sys.argv = ['gpt', 'data', 'text.txt', '--html', 'page.html']\n"
-        f"from gpt import status\nstatus.DELAY_S = {HANGS_S}\n"
+        f"from gpt import terminal\nterminal.DELAY_S = {HANGS_S}\n"
         "from gpt.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

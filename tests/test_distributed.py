@@ -20,14 +20,14 @@ from torch.distributed import TCPStore
 from gpt import api
 from gpt.cli.main import main
 from gpt.config.yaml import to_yaml
-from gpt.distributed.ddp import check_equal
-from gpt.distributed.ranks import SINGLE, Ranks, joined
+from gpt.distributed import SINGLE, Ranks, joined
 from gpt.errors import ConfigError, Interrupted, TrainingError, UsageError
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors
 from gpt.runs.read import read_checkpoint
 from gpt.text.batches import batch, token_dropout
 from gpt.training import backward_kinds
+from gpt.training.backward_kinds import check_equal
 from gpt.training.build_step import build_step
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until

@@ -15,7 +15,7 @@ from gpt import api
 from gpt.evaluation.intervals import BlockSums, mean_interval
 from gpt.evaluation.loss import evaluate, evaluate_each
 from gpt.evaluation.scored_text import score_text
-from gpt.inspection.evaluation_views import report_tables
+from gpt.inspection.report_views import report_tables
 from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.corpus import Corpus

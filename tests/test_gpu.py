@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpt.device import EAGER_STEPS
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator

@@ -19,8 +19,7 @@ from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
-from gpt.text.prompt import normalized
-from gpt.text.vocabulary import BYTES, Vocabulary
+from gpt.text.vocabulary import BYTES, Vocabulary, normalized
 from tests.conftest import small
 
 transformers = pytest.importorskip("transformers")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.errors import Interrupted
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy

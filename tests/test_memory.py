@@ -37,7 +37,7 @@ import torch
 from gpt.config.schema import Config
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 torch.set_num_threads(2)

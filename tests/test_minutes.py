@@ -25,7 +25,7 @@ from gpt.training import time_budget
 from gpt.training.run_context import Outcome
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
-from gpt.training.stopwatch import Stopwatch
+from gpt.training.time_budget import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 

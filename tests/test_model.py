@@ -13,12 +13,8 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import Dropout, set_generator
-from gpt.model.rotary import Rotary
-from gpt.model.transformer import (
-    GPT,
-    cross_entropy,
-    expand_relu2,
-)
+from gpt.model.keys_and_values import Rotary
+from gpt.model.transformer import GPT, cross_entropy, expand_relu2
 from gpt.text.vocabulary import MASKED
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike

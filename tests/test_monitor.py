@@ -24,18 +24,16 @@ from PIL import Image
 from tqdm.utils import disp_len
 
 from gpt.api.extras import draw_attention
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.model.attention_maps import attend
 from gpt.terminal import visible
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.callbacks.bar import make_bar
-from gpt.training.callbacks.callback import Callback
-from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
-from gpt.training.callbacks.tensorboard import TensorBoard
+from gpt.training.callbacks import Callback, MetricsFile, delete_records_after, make_bar
 from gpt.training.run_context import Extras, RunContext
 from gpt.training.start import train_run
+from gpt.training.tensorboard import TensorBoard
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
 
 

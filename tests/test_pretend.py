@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_iter
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, replayed, select_device, select_precision
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
@@ -31,7 +31,7 @@ from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep, compile_mode
-from gpt.training.stopwatch import CHARACTER, Stopwatch
+from gpt.training.time_budget import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 

@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.distributed.ranks import Ranks
+from gpt.distributed import Ranks
 from gpt.errors import ConfigError, Interrupted
-from gpt.recipe.choose import choose_config, reads_better_as_bytes
-from gpt.recipe.repetition import context_of, repeated_part, repeats_much
+from gpt.recipe.choose import (
+    choose_config,
+    context_of,
+    reads_better_as_bytes,
+    repeated_part,
+    repeats_much,
+)
 from gpt.recipe.table import (
     SIZES,
     Choice,

@@ -25,12 +25,7 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine
 from gpt.sampling.engine import Engine, engine_of
-from gpt.sampling.generate import (
-    Generator,
-    generate,
-    generate_text,
-    sample_sources,
-)
+from gpt.sampling.generate import Generator, generate, generate_text, sample_sources
 from gpt.sampling.sampler import (
     apply_temperature,
     draw,
@@ -42,10 +37,7 @@ from gpt.sampling.sampler import (
 )
 from gpt.sampling.stopping import Chunk, collect, in_order
 from gpt.sampling.torch_engine import TorchEngine
-from gpt.text.prompt import (
-    encode_prompt,
-)
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import Vocabulary, encode_prompt
 from tests.conftest import small
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")

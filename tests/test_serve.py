@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 import gpt
 from gpt.sampling.stopping import collect
-from gpt.serve.completion_request import parse_request
+from gpt.serve.completions import parse_request
 from gpt.serve.served_model import ServedModel
 from tests.conftest import PANGRAM, small
 from tests.serving import (  # noqa: F401

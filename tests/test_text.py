@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.errors import TextError
 from gpt.model.transformer import GPT
 from gpt.seeds import uniforms
 from gpt.terminal import visible
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
+from gpt.text.cache import TINYSHAKESPEARE, Download, locate
 from gpt.text.corpus import load_corpus
-from gpt.text.named import TINYSHAKESPEARE, Download, locate
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
 from gpt.training.build_step import build_step

@@ -19,7 +19,7 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.device import autocast, select_precision
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy

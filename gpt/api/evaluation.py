@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.model import Model
-from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, resolve, run_text
-from gpt.errors import GPTError, UsageError
+from gpt.api.new_run import Settings, TextPath, encode_sources, open_sources, read_text, resolve
+from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
+    from gpt.config.schema import Config
     from gpt.evaluation.evaluation_report import EvaluationReport
     from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.evaluation.memorisation import MemorisationReport
@@ -190,3 +192,31 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
     if plain != config:
         in_characters = encode_sources(plain, open_sources(plain.data))
     return describe_text(sources, corpus, in_characters)
+
+
+def run_text(model: Model, advice: str = "") -> "Corpus":
+    """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
+
+    `advice` is the end of the message: what the user can do without the text.
+    """
+    try:
+        corpus = read_text(run_config(model), model.vocabulary, model.run)
+        if corpus.sha256 != model.checkpoint.text_sha256:
+            raise UsageError(
+                f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
+                f"since"
+            )
+    except GPTError as error:
+        raise type(error)(f"{error}; {advice}" if advice else error) from None
+    return corpus
+
+
+def run_config(model: Model) -> "Config":
+    """Return the config of the run of `model`, as the last resume left it."""
+    from gpt.runs.format import is_checkpoint
+    from gpt.runs.read import read_summary
+
+    if not is_checkpoint(model.run):
+        with suppress(CheckpointError, Unreadable):
+            return read_summary(model.run, "last").config
+    return model.config

@@ -5,9 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.api.new_run import NewRun, Prepared
-from gpt.api.resolve import Settings, TextPath, encode_sources, open_sources, since_now
-from gpt.distributed.ranks import SINGLE, Ranks, check_alone
+from gpt.api.new_run import (
+    NewRun,
+    Prepared,
+    Settings,
+    TextPath,
+    encode_sources,
+    open_sources,
+    since_now,
+)
+from gpt.distributed import SINGLE, Ranks, check_alone
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
@@ -76,12 +83,7 @@ def estimate(
     """Estimate the parameters, memory and time of a training run, without training it.
 
     Args:
-        config: as for `train`.
-        text: as for `train`.
-        minutes: as for `train`.
-        settings: as for `train`.
-        init_from: as for `train`.
-        clock: as for `train`.
+        config, text, minutes, settings, init_from, clock: as for `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.

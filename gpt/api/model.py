@@ -19,7 +19,7 @@ from gpt.sampling.engine import open_engine
 from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
-from gpt.text.prompt import encode_prompt, prepare_prompt
+from gpt.text.vocabulary import encode_prompt, prepare_prompt
 
 log = logging.getLogger(__name__)
 

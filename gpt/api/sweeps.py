@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.extras import choose_settings
-from gpt.api.new_run import NewRun
-from gpt.api.resolve import Settings, TextPath, as_changes, read_text, since_now
+from gpt.api.new_run import NewRun, Settings, TextPath, as_changes, read_text, since_now
 from gpt.errors import UsageError
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
@@ -45,9 +44,8 @@ def sweep(
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
             where seed is the setting of the config.
-        init_from: as for `train`.
+        init_from, should_stop: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
-        should_stop: as for `train`.
         on_event: as for `train`. The dict also has `run`, the name of the run.
 
     Returns:
@@ -110,8 +108,7 @@ def resume_sweep(
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        should_stop: as for `train`.
-        on_event: as for `sweep`.
+        should_stop, on_event: as for `sweep`.
 
     Returns:
         The Sweep, as `sweep` returns it.

@@ -4,9 +4,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.new_run import NewRun, find_extras
-from gpt.api.resolve import Settings, TextPath, as_changes, read_text, resolve, since_now
-from gpt.distributed.ranks import Ranks, begin_training, joined
+from gpt.api.new_run import (
+    NewRun,
+    Settings,
+    TextPath,
+    as_changes,
+    find_extras,
+    read_text,
+    resolve,
+    since_now,
+)
+from gpt.distributed import Ranks, begin_training, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.signals import saving_on_interrupt
@@ -14,10 +22,10 @@ from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
-    from gpt.training.callbacks.callback import OnEvent
+    from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
-    from gpt.training.stopwatch import Seconds
+    from gpt.training.time_budget import Seconds
 
 
 def train(
@@ -151,9 +159,7 @@ def resume(
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
             to `train.plans`, so that the config repeats the run.
-        should_stop: as for `train`.
-        on_event: as for `train`.
-        clock: as for `train`.
+        should_stop, on_event, clock: as for `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.
@@ -220,7 +226,7 @@ def _train(
     with phase("loading PyTorch"):
         from gpt.training.run_context import Extras
         from gpt.training.start import train_run
-        from gpt.training.stopwatch import Stopwatch
+        from gpt.training.time_budget import Stopwatch
 
     added = find_extras()
     extras = added.training_extras() if added else Extras()

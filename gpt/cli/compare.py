@@ -6,14 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpt.cli.options import (
-    JsonFlag,
-    OverwriteFlag,
-    option,
-    show,
-    show_json,
-    terminal_width,
-)
+from gpt.cli.options import JsonFlag, OverwriteFlag, option, show, show_json, terminal_width
 from gpt.files import write_atomically
 from gpt.terminal import phase
 
@@ -55,6 +48,6 @@ def compare(
     if as_json:
         show_json(asdict(comparison))
         return
-    from gpt.inspection.comparison_table import comparison_text
+    from gpt.inspection.report_views import comparison_text
 
     show(comparison_text(comparison, terminal_width()) + "\n")

@@ -29,7 +29,7 @@ def data(
         raise UsageError("expected a TEXT")
     from gpt import api
     from gpt.inspection.output import check_out
-    from gpt.inspection.text_views import text_page, text_table
+    from gpt.inspection.report_views import text_page, text_table
 
     if html is not None:
         check_out(html, "--html", [".html"], overwrite=overwrite)

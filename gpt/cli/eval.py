@@ -52,7 +52,7 @@ def evaluate(
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
         # imported here, so that a wrong name of a run is reported before torch is imported
-        from gpt.inspection.evaluation_views import evaluation_page, evaluation_table
+        from gpt.inspection.report_views import evaluation_page, evaluation_table
     report = api.evaluate(
         model,
         text,

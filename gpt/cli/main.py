@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from gpt import __version__, terminal
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.config.removed import REMOVED_OPTIONS
-from gpt.distributed.ranks import is_first_to_fail, is_main
+from gpt.distributed import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
 from gpt.terminal import in_one_line, visible

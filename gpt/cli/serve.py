@@ -34,8 +34,8 @@ def serve(
     if token is not None and not (token.isascii() and token.isprintable() and token):
         raise UsageError("--token: expected printable ASCII characters, at least one")
     try:
+        from gpt.serve.app import serve as serve_model
         from gpt.serve.served_model import ServedModel
-        from gpt.serve.server import serve as serve_model
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise

@@ -21,7 +21,7 @@ from gpt.cli.options import (
     tensorboard_command,
     wrapped,
 )
-from gpt.distributed.ranks import is_main
+from gpt.distributed import is_main
 from gpt.errors import UsageError, command
 from gpt.signals import StopSignals
 from gpt.terminal import phase

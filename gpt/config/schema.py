@@ -1,21 +1,231 @@
-"""The tree of settings, and a table of all settings by dotted key."""
+"""The tree of settings, with the sections of the text, the model and sampling, and a table of all.
 
+The section of training is in gpt/config/train_config.py.
+"""
+
+import codecs
 import json
 import re
 from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpt.config.data_config import DataConfig
-from gpt.config.model_config import ModelConfig
-from gpt.config.sample_config import SampleConfig
-from gpt.config.section import MAX_COUNT, ConfigSection, NonNegativeInt, Setting, resumable, setting
+from gpt.config.section import (
+    MAX_COUNT,
+    ConfigSection,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Setting,
+    Text,
+    TextName,
+    check_utf8,
+    fixed,
+    inherited,
+    resumable,
+    setting,
+)
 from gpt.config.train_config import TrainConfig
 
-# includes the sections, so that other modules can import them from here
-__all__ = ["MAX_COUNT", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
+# includes MAX_COUNT and TrainConfig, so that other modules can import them from here
+__all__ = ["MAX_COUNT", "Config", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
+
+# limits for untrusted configs, because a model is created before its weights are read
+MAX_LAYERS = 1000  # largest number of blocks, or of n-gram tables, of all members together
+MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
+
+Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+def _text_names(source: Any) -> object:
+    names = (source,) if isinstance(source, str) else source
+    is_list = isinstance(names, list | tuple) and names
+    if not is_list or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("expected the name of a text, or a list of names")
+    check_utf8("".join(names))
+    return tuple(names) if len(names) > 1 else names[0]
+
+
+def _encoding(name: str) -> str:
+    try:
+        "".encode(name)  # fails for codecs that do not encode text, such as hex
+        codecs.getincrementaldecoder(name)("replace").decode(b"\xff")  # fails for idna, punycode
+    except (LookupError, ValueError):
+        raise ValueError(
+            "expected an encoding that Python knows, such as utf-8, cp1252 or utf-16"
+        ) from None
+    return name
+
+
+TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
+Globs = Annotated[  # a list, or a single glob
+    tuple[Text, ...],
+    Field(strict=False),
+    BeforeValidator(lambda globs: (globs,) if isinstance(globs, str) else globs),
+]
+
+
+class DataConfig(ConfigSection):
+    """Settings of the text. A resume may change the path of the text and how files are read."""
+
+    source: TextNames = resumable(
+        "python-docs",
+        "the text: python-docs, python-source, tinyshakespeare, a file, a folder, a glob, - for "
+        "standard input, or a list of these",
+        group="data",
+    )
+    include: Globs = resumable(
+        (),
+        'globs of the files to read in a folder, such as ["*.md", "src/**/*.py"]; a '
+        "glob after ! excludes files; [] = all text files",
+    )
+    exclude: Globs = resumable((), "globs of the files or folders to skip, such as drafts")
+    column: TextName | None = resumable(
+        None,
+        "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
+        "text, title,text or messages.content; null = read these files as plain text",
+    )
+    documents: Literal["files", "lines"] = setting(
+        "files",
+        "what a document is, for data.split=documents: a file (or a record of a table), or a line",
+    )
+    encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
+        "utf-8",
+        "encoding of files that are not UTF-8 and have no byte-order mark, such as cp1252",
+    )
+    errors: Literal["strict", "replace"] = setting(
+        "strict", "stop at bytes that are not in the encoding, or replace and count them"
+    )
+    val_source: TextNames | None = resumable(
+        None, "a separate text for val; null = val is a part of data.source"
+    )
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = setting(
+        0.1, "fraction of the text's characters that is val, if data.val_source is null"
+    )
+    split: Literal["tail", "documents"] = setting(
+        "tail", "val is the end of the text, or whole documents that the seed selects"
+    )
+    vocabulary: TextName = setting(
+        "characters",
+        "characters: those of the text; bytes: the 256 bytes of UTF-8; or a run, to use its own",
+    )
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """All globs: those of `include`, then those of `exclude` with a `!` before each."""
+        return (*self.include, *(f"!{glob}" for glob in self.exclude))
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if self.val_source is not None and self.split == "documents":
+            raise ValueError(
+                "data.split=documents cannot be combined with data.val_source, which already is "
+                "val; leave data.split out"
+            )
+        return self
+
+
+class ModelConfig(ConfigSection):
+    """Settings of the model: its size, attention, embeddings and dropout."""
+
+    T: PositiveInt = inherited(
+        64, "context length: the characters that attention sees at once", group="model: size"
+    )
+    C: PositiveInt = fixed(128, "channels: the width of the residual stream")
+    n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
+    n_head: PositiveInt = fixed(4, "attention heads in each block")
+    head_size: PositiveInt = fixed(
+        lambda given: given["C"] // given["n_head"] or 1,
+        "channels of a head's queries and keys; null = C / n_head",
+    )
+    value_size: PositiveInt = fixed(
+        lambda given: given["head_size"], "channels of a head's values; null = head_size"
+    )
+    ensemble: Annotated[int, Field(gt=0, le=64)] = fixed(
+        1, "models that differ only in their seed; their predicted probabilities are averaged"
+    )
+
+    positions: Literal["learned", "rotary"] = fixed(
+        "rotary",
+        "learned position embeddings, or RoPE applied to queries and keys",
+        group="model: attention, embeddings, MLP",
+    )
+    qk_norm: bool = fixed(True, "normalise queries and keys, which bounds the attention scores")
+    attention_scale: Annotated[float, Field(gt=0, le=1000)] = fixed(
+        1.0, "attention scores are attention_scale * q k / sqrt(head_size)"
+    )
+    key_offset: bool = fixed(
+        False,
+        "take half of each key's channels from the previous character, so that a head can attend "
+        "to what followed a match (partial key offset, for induction heads)",
+    )
+    qkv_bias: bool = fixed(False, "add a bias to queries, keys and values")
+    ngram: Layers = fixed(
+        4,
+        "embeddings that are summed at each position: those of its character and of the "
+        "ngram - 1 characters before it",
+    )
+    activation: Literal["gelu", "relu2"] = fixed(
+        "relu2", "activation of the MLP: GELU, or the square of ReLU"
+    )
+
+    dropout: Fraction = inherited(
+        0.0,
+        "dropout of the embeddings and of what each block adds to the residual stream",
+        group="model: regularisation",
+    )
+    character_dropout: Fraction = inherited(
+        0.0, "token dropout: the probability that an input character's embedding is set to zero"
+    )
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if "head_size" not in self.model_fields_set and self.C % self.n_head:
+            raise ValueError(
+                f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
+                f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
+            )
+        if self.T * self.head_size > MAX_ROTARY_ANGLES:
+            raise ValueError(
+                f"model.T x model.head_size is {self.T} x {self.head_size}; expected at most "
+                f"{MAX_ROTARY_ANGLES:,}; reduce one of the two"
+            )
+        for key, count in (("model.n_layer", self.n_layer), ("model.ngram", self.ngram)):
+            if self.ensemble * count > MAX_LAYERS:
+                raise ValueError(
+                    f"model.ensemble x {key} is {self.ensemble} x {count}; expected at most "
+                    f"{MAX_LAYERS:,}; reduce one of the two"
+                )
+        # rotary positions rotate pairs of channels; with an offset, a key needs at least two pairs
+        is_paired = self.positions == "rotary" or self.key_offset
+        if is_paired and (self.head_size % 2 or (self.key_offset and self.head_size < 4)):
+            raise ValueError(
+                f"model.head_size: expected an even number, and at least 4 with model.key_offset, "
+                f"got {self.head_size}"
+            )
+        return self
+
+
+class SampleConfig(ConfigSection):
+    """Settings of how characters are drawn from the probabilities that the model predicts."""
+
+    length: NonNegativeInt = resumable(500, "characters to sample", group="sampling")
+    temperature: NonNegativeFloat = resumable(
+        0.8, "above 1: more random; below 1: more predictable; 0 = always the most likely character"
+    )
+    top_k: PositiveInt | None = resumable(
+        None, "sample only from the k most likely characters; null = from all"
+    )
+    top_p: Probability = resumable(
+        1.0, "sample only from the most likely characters that together have this probability"
+    )
+    min_p: Probability = resumable(
+        0.005, "drop characters less likely than this times the most likely one"
+    )
 
 
 def _device_name(name: str) -> str:

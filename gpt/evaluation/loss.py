@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gpt.device import set_threads_here
-from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.distributed import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.text.batches import (

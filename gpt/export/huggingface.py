@@ -23,8 +23,7 @@ from gpt.files import naming, write_synced
 from gpt.inspection.output import check_absent
 from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
-from gpt.text.prompt import encode_prompt
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import Vocabulary, encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"  # name of a file that only an export for transformers has

@@ -15,7 +15,7 @@ from torch import Tensor
 from gpt.config.load import load_config
 from gpt.config.schema import ModelConfig
 from gpt.lessons.render import check, check_differ, heat_map, table
-from gpt.model.rotary import Rotary
+from gpt.model.keys_and_values import Rotary
 from gpt.model.transformer import GPT, cross_entropy
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.model.dropout import Dropout
-from gpt.model.kv_cache import LayerCache
-from gpt.model.rotary import Rotary, offset_keys
+from gpt.model.keys_and_values import LayerCache, Rotary, offset_keys
 
 
 class CausalSelfAttention(nn.Module):

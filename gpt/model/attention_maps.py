@@ -12,8 +12,7 @@ from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block
 from gpt.text.batches import to_torch
-from gpt.text.prompt import check_known
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import Vocabulary, check_known
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.device import generator
-from gpt.model.kv_cache import Cache
+from gpt.model.keys_and_values import Cache
 from gpt.model.transformer import GPT
 from gpt.seeds import member_seed
 

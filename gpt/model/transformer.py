@@ -15,8 +15,7 @@ from gpt.config.schema import ModelConfig
 from gpt.device import SkipInitialization, has_fast_bf16, product_dtype
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import Dropout
-from gpt.model.kv_cache import Cache, LayerCache
-from gpt.model.rotary import Rotary
+from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 
 # Vocabulary size from which the output layer takes most of a step's time, and most characters are

@@ -1,4 +1,7 @@
-"""Measure how fast models of some sizes train on this machine, and choose a config by table.py."""
+"""Measure how fast models of some sizes train on this machine, and choose a config by table.py.
+
+Also measure how much of the text repeats earlier text: a model can learn to copy such text.
+"""
 
 import gc
 import logging
@@ -12,19 +15,21 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.device import computing_with, free_cached_memory, select_device
-from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.distributed import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_count
 from gpt.recipe import table
-from gpt.recipe.repetition import repeats_much
 from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
 from gpt.terminal import phase
+from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import check_training_memory, fits, with_fewest_micro_batches
-from gpt.training.stopwatch import CHARACTER, PROBE_S, Seconds, Stopwatch
-from gpt.training.time_budget import TimeBudget
+from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, TimeBudget
+
+log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the time for all measurements
 USUAL_PROBES = 12  # measurements: of long steps, short steps and scoring, for each of four sizes
@@ -34,7 +39,13 @@ SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
 MAX_BYTES_PER_CHARACTER = 1.1  # a text of MANY_IDS with at most this mean is read as bytes
 
-log = logging.getLogger(__name__)
+CONTEXT_CHARACTERS = 4  # length of the context that must occur again
+CHANCE_WINDOWS = 64  # a context must be so long that it recurs by chance in 1 of 64 windows
+MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
+MAX_SCORED_IDS = 60_000  # largest number of val ids to score, spread evenly
+# Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation
+# and code have 0.28 to 0.38.
+MUCH_REPEATED = 0.2
 
 
 def choose_config(
@@ -209,3 +220,43 @@ def _context(corpus: Corpus, base: Config, size: Size) -> int:
     if "T" in base.model.model_fields_set:
         return base.model.T
     return context_length(min(len(corpus.train), len(corpus.val)), size)
+
+
+def repeats_much(corpus: Corpus, T: int) -> bool:
+    """Return whether the fraction of repeated val ids, in windows of `T`, exceeds MUCH_REPEATED."""
+    return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
+
+
+def context_of(corpus: Corpus, T: int) -> int:
+    """Return the number of ids to use as `context` of `repeated_part` for the text.
+
+    In a window of `T` ids, n given ids occur again by chance with a probability of about
+    T / exp(n H), where H is the entropy of an id in nats. The result is the length of
+    CONTEXT_CHARACTERS characters, or the smallest n for which this probability is at most
+    1 / CHANCE_WINDOWS, if that is larger. It is at most T / 2.
+    """
+    per_character = len(corpus.val) / corpus.val_characters
+    ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
+    p = ids.bincount().double() / len(ids)  # (V,)
+    entropy = float(torch.special.entr(p).sum())
+    min_length = math.log(CHANCE_WINDOWS * T) / max(entropy, MIN_ENTROPY)
+    max_length = max(1, T // 2)
+    return min(max(round(CONTEXT_CHARACTERS * per_character), math.ceil(min_length)), max_length)
+
+
+def repeated_part(ids: Ids, T: int, context: int) -> float:
+    """Return the fraction of repeated `ids` in windows of `T` ids.
+
+    An id is repeated if the `context` ids before it occurred earlier in the window, and this id
+    followed them the last time. An induction head predicts such ids (arXiv:2209.11895).
+    """
+    found = total = 0
+    for x, y in scored_windows(ids, T, MAX_SCORED_IDS):
+        total += y.numel()
+        for inputs, targets in zip(x.tolist(), y.tolist(), strict=True):
+            followed: dict[tuple[int, ...], int] = {}
+            for t in range(context - 1, len(inputs)):
+                last = tuple(inputs[t + 1 - context : t + 1])
+                found += followed.get(last) == targets[t]
+                followed[last] = targets[t]
+    return found / total

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData
@@ -22,8 +22,7 @@ from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
-from gpt.training.stopwatch import SAMPLING, Seconds, Stopwatch
-from gpt.training.time_budget import TimeBudget
+from gpt.training.time_budget import SAMPLING, Seconds, Stopwatch, TimeBudget
 
 
 @dataclass(frozen=True)

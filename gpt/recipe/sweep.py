@@ -16,7 +16,7 @@ from pathlib import Path
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit, values
 from gpt.device import default_threads, select_device
-from gpt.distributed.ranks import check_alone
+from gpt.distributed import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
@@ -31,7 +31,7 @@ from gpt.runs.weights import load_model
 from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, store_standard_input
 from gpt.text.corpus import Corpus
-from gpt.training.callbacks.callback import OnEvent
+from gpt.training.callbacks import OnEvent
 from gpt.training.start import train_run
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""Resume a run after a crash or a disk error, and check what a resume may change."""
+"""Continue a run: resume it, also after a crash or a disk error; or fine-tune its model.
+
+A resume or a fine-tuning may change some settings only; this is checked here.
+"""
 
 import logging
 import shutil
@@ -19,6 +22,9 @@ from gpt.runs.write import write_index
 log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
+
+# ratio of the learning rate of fine-tuning to that of the original run (scripts/experiments.md)
+RATE_FACTOR = 0.5
 
 
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
@@ -113,4 +119,63 @@ def check_resumable(old: Config, new: Config) -> None:
         raise ConfigError(
             f"a resume continues the same run, so it cannot change {', '.join(refused)}; leave "
             f"that out, or start a new run"
+        )
+
+
+def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
+    """Return default settings, by dotted key, for a run that fine-tunes the model in `data`."""
+    # if the original run was itself fine-tuned, its rates are low already
+    factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
+    inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}
+    for key, value in values(data.config).items():
+        fine_tuning = SETTINGS[key].fine_tuning
+        if fine_tuning != "new":
+            inherited[key] = factor * value if fine_tuning == "scaled" else value
+    return inherited
+
+
+def check_same_model(data: CheckpointData, config: Config) -> None:
+    """Raise ConfigError if `config` changes the shape or vocabulary of the model in `data`."""
+    run = config.train.init_from
+    before = values(data.config) | {"data.vocabulary": _vocabulary_of(data)}
+    changed = [
+        f"{key} ({before[key]} to {value})"
+        for key, value in values(config).items()
+        if (SETTINGS[key].fine_tuning == "fixed" or key == "data.vocabulary")
+        and value != before[key]
+    ]
+    if changed:
+        raise ConfigError(
+            f"train.init_from: the model is that of {run}, so a config cannot change "
+            f"{', '.join(changed)}; leave that out, or start with new weights"
+        )
+    learned, wanted = before["model.T"], config.model.T
+    if config.model.positions == "learned" and learned < wanted:
+        raise ConfigError(
+            f"model.T: expected at most {learned}, the number of position embeddings in {run}, "
+            f"got {wanted}"
+        )
+
+
+def _vocabulary_of(data: CheckpointData) -> str:
+    return "bytes" if data.vocabulary.is_bytes else "characters"
+
+
+def warn_of_known_val(old: Config, new: Config) -> None:
+    """Warn if the original run may have been trained on text of the new run's val split.
+
+    `old` is the config of the original run, and `new` that of the run that fine-tunes it.
+    """
+    before, now = values(old), values(new)
+    keys = ["data.split", "data.val_fraction", "data.val_source", "data.documents"]
+    keys += ["seed"] if new.data.split == "documents" else []  # it selects the documents of val
+    split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
+    is_smaller = before["data.val_fraction"] > now["data.val_fraction"]
+    if len(split) == 1 and is_smaller and new.data.split == "tail":
+        return  # val is the end of the original run's val
+    if split and old.data.source == new.data.source and new.data.val_source is None:
+        log.warning(
+            "train.init_from: that run may have been trained on text of this run's val split, so "
+            "val losses may be too low; to split the text like that run: %s",
+            ", ".join(split),
         )

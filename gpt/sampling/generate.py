@@ -12,8 +12,7 @@ from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.sampler import choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
-from gpt.text.prompt import encode_prompt
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import Vocabulary, encode_prompt
 
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gpt.device import deterministic_kernels, replayed
 from gpt.model.ensemble import LanguageModel
-from gpt.model.kv_cache import Cache
+from gpt.model.keys_and_values import Cache
 
 
 class TorchEngine:

@@ -15,7 +15,7 @@ from gpt.errors import UsageError
 from gpt.export.html import html_page
 from gpt.runs.format import CheckpointData
 from gpt.sampling.engine import Engine, open_engine
-from gpt.text.prompt import check_known, normalized
+from gpt.text.vocabulary import check_known, normalized
 
 MAX_TEXTS = 32  # largest number of texts in all requests that are being answered
 MAX_MARKS = 100  # largest number of combining characters in a row; normalising n takes O(n^2) time

@@ -26,8 +26,7 @@ from gpt.text.documents import (
     held_out,
     train_characters,
 )
-from gpt.text.prompt import listed_characters
-from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points
+from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, listed_characters
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
 CHUNKS_AHEAD = 4  # number of chunks that `ahead` reads in advance

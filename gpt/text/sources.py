@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.cache import STDIN, standard_input
+from gpt.text.cache import NAMED, STDIN, open_named, standard_input
 from gpt.text.decoding import (
     BINARY,
     advice,
@@ -22,7 +22,6 @@ from gpt.text.decoding import (
     utf8_chunks,
 )
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
-from gpt.text.named import NAMED, open_named
 from gpt.text.reading import (
     ARCHIVES,
     Entry,

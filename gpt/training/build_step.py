@@ -7,7 +7,7 @@ import torch
 
 from gpt.config.schema import Config
 from gpt.device import compiles, computing_with, set_threads_here
-from gpt.distributed.ranks import Ranks
+from gpt.distributed import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import TrainingState

@@ -18,7 +18,7 @@ from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
 from gpt.training.run_context import Outcome, RunContext
-from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
+from gpt.training.time_budget import CHARACTER, SAMPLING, Stopwatch
 
 OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
 RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting

@@ -11,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpt.config.schema import Config
 from gpt.device import autocast, select_precision
-from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.distributed import SINGLE, Ranks
 from gpt.memory import explaining_lack_of_memory
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
 from gpt.seeds import derive_seed
 from gpt.training.linear_cross_entropy import linear_cross_entropy
-from gpt.training.loss_scaler import LossScaler
+from gpt.training.optimizer import LossScaler
 
 Parts = Sequence[tuple[Tensor, Tensor]]
 """Inputs and targets of each part of a batch, (windows, T) each."""

@@ -7,7 +7,7 @@ import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
-from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.distributed import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
 from gpt.memory import check_memory, free_bytes
 from gpt.model.shapes import parameter_count

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from gpt.config.schema import Config
-from gpt.distributed.ranks import Ranks
+from gpt.distributed import Ranks
 from gpt.files import from_here
 from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus

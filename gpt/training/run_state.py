@@ -1,27 +1,47 @@
-"""`RunState`: what a new or resumed run starts from."""
+"""`RunState`: what a run starts from. It is new, fine-tuned, resumed, or rolled back.
+
+Fine-tuning adds the new characters of the text to the run's vocabulary. V is the resulting size.
+
+A step diverges if its loss or its gradient is NaN or infinite. Such a step is skipped. After
+MAX_SKIPPED_STEPS in a row, the run rolls back to its last checkpoint and continues with half the
+learning rates.
+"""
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
 
 from gpt.config.removed import COUNTS_NOTICE
-from gpt.config.schema import Config
-from gpt.errors import CheckpointError, Interrupted, UsageError, counted
-from gpt.runs.format import CheckpointData
-from gpt.runs.recovery import check_resumable, recover
-from gpt.runs.weights import load_model
+from gpt.config.schema import Config, ModelConfig
+from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
+from gpt.model.ensemble import LanguageModel, make_model
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.folder import find_run
+from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.read import read_checkpoint
+from gpt.runs.recovery import check_resumable, check_same_model, recover, warn_of_known_val
+from gpt.runs.weights import load_model, load_weights
+from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import Update, build_step, computed_with
-from gpt.training.evaluator import Progress
-from gpt.training.init_from import initial_model
+from gpt.training.evaluator import Diverged, Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.stopwatch import Stopwatch
-from gpt.training.time_budget import TimeBudget
+from gpt.training.step import StepResult
+from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume announces a rise of the learning rate above this factor
+
+OLD_MEAN = -1  # index of the last row, after the mean of all old rows is appended
+
+MAX_SKIPPED_STEPS = 3  # in a row
+MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 
 
 @dataclass(frozen=True)
@@ -175,3 +195,118 @@ def _check_not_finished(
         f"{context.name} is finished: {reason}, at step {step} of {train.steps}. To train for "
         f"longer, add {advice}"
     )
+
+
+def initial_model(
+    config: Config, vocabulary: Vocabulary, device: torch.device
+) -> tuple[LanguageModel, dict[str, str | int]]:
+    """Return the model of step 0, and the provenance of its weights.
+
+    The provenance of new weights is empty. For weights of the run `train.init_from`, it contains
+    the path of that run, the step, and the SHA-256 of the weights.
+    """
+    if config.train.init_from is None:
+        return make_model(config.model, len(vocabulary), config.seed).to(device), {}
+    run = find_run(config.train.init_from)
+    data = read_checkpoint(run)
+    check_same_model(data, config)
+    if data.had_counts:
+        log.warning(COUNTS_NOTICE, run)
+    added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
+    log.info("fine-tuning %s, step %d: %s", run, data.step, added)
+    warn_of_known_val(data.config, config)
+    weights = adapted_weights(data, config.model, vocabulary)
+    model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
+    return model, {
+        "init_from": str(run),
+        "init_from_step": data.step,
+        "init_from_sha256": data.weights_sha256,
+    }
+
+
+def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
+    """Return the weights of the checkpoint `data`, resized for `vocabulary` and `config.T`.
+
+    Embeddings and the head get one row for each id, (V, C). The row of a new character is the mean
+    of all old rows, so its logit is the mean of the old characters' logits. Position embeddings
+    (T, C) are cut to the first `config.T` rows.
+    """
+    rows = _old_rows(data.vocabulary, vocabulary)
+    shapes = parameter_shapes(config, len(vocabulary))
+    one_more = parameter_shapes(config, len(vocabulary) + 1)
+    weights = Tensors()
+    for name, array in data.weights.items():
+        if one_more[name] == shapes[name]:  # its shape does not depend on V
+            weights[name] = array[: shapes[name][0]]
+        else:
+            mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
+            weights[name] = np.concatenate([array, mean])[rows]  # from (old V + 1, C)
+    return weights
+
+
+def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
+    """Return, for each id of `new`, its row in the embeddings of `old`, or OLD_MEAN if none."""
+    if new.is_bytes:
+        return list(range(len(new)))
+    ids = {c: i for i, c in enumerate(old.characters)}
+    return [ids.get(c, OLD_MEAN) for c in new.characters]
+
+
+def read_results(
+    update: Update,
+    unread: Sequence[StepResult],
+    step: int,
+    progress: Progress,
+    on_skip: Callable[[int, str], None],
+) -> dict[str, float]:
+    """Wait for the results `unread` of the last steps, oldest first, and count skipped steps.
+
+    `step` is the number of steps done, including those in `unread`. `on_skip` is called with the
+    number of each skipped step, and the reason.
+
+    Returns:
+        `train_loss` and `grad_norm` of the newest step (means over an ensemble), if finite.
+
+    Raises:
+        Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
+    """
+    results = update.read(list(unread))
+    for number, (losses, norms) in enumerate(results, step - len(results) + 1):
+        members = enumerate(zip(update.members, losses, norms, strict=True))
+        failed = [m for m, (member, *result) in members if member.scaler.is_failure(*result)]
+        if not failed:
+            progress.skipped_in_a_row = 0
+            continue
+        progress.skipped_in_a_row += 1
+        m = failed[0]
+        whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
+        numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
+        reason = f"step {number} skipped{whose}: {numbers}"
+        on_skip(number, reason)
+        if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
+            raise Diverged(f"{reason}; {MAX_SKIPPED_STEPS} such steps in a row")
+    newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
+    return {name: value for name, value in newest.items() if math.isfinite(value)}
+
+
+def restore_last(
+    context: RunContext, update: Update, schedule: Schedule, reason: str
+) -> tuple[int, Progress]:
+    """Load the last intact checkpoint into `update`, and halve the learning rates of `schedule`.
+
+    Return the step of the checkpoint, and its losses and counters. Raise TrainingError if the run
+    has already rolled back MAX_ROLLBACKS times. Its message begins with `reason`.
+    """
+    if schedule.scale <= 2**-MAX_ROLLBACKS:
+        raise TrainingError(
+            f"{reason}; the run rolled back {MAX_ROLLBACKS} times. The checkpoints of "
+            f"{context.name} are unchanged. Start again with a lower train.learning_rate, or "
+            f"train.precision fp32"
+        )
+    schedule.scale /= 2
+    data, state = context.ranks.broadcast(recover, context.folder)
+    load_weights(update.model, data)
+    update.load_state_dict(state)
+    progress = Progress(**state.numbers["progress"])
+    progress.scale, progress.skipped_in_a_row = schedule.scale, 0
+    return data.step, progress

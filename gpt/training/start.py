@@ -11,21 +11,21 @@ from typing import Literal
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
-from gpt.distributed.ddp import select_own_device
-from gpt.distributed.ranks import SINGLE, Ranks, remember
+from gpt.distributed import SINGLE, Ranks, remember
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
-from gpt.runs.provenance import note_start
+from gpt.runs.write import note_start
 from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
+from gpt.training.backward_kinds import select_own_device
 from gpt.training.build_step import computed_with
-from gpt.training.callbacks.callback import OnEvent
+from gpt.training.callbacks import OnEvent
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Extras, Outcome, RunContext
 from gpt.training.run_state import RunState, new_state, resumed_state
-from gpt.training.stopwatch import Stopwatch
+from gpt.training.time_budget import Stopwatch
 from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def train_run(
     agree up to rounding. A resume with another value of `train.steps` plans the other steps anew.
 
     If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
-    affected members) skips the step. See `gpt.training.divergence` for repeated skips.
+    affected members) skips the step. See `gpt.training.run_state` for repeated skips.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.

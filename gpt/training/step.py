@@ -8,15 +8,13 @@ from torch import Tensor
 
 from gpt.config.schema import Config
 from gpt.device import compile_model, select_precision
-from gpt.distributed.ddp import data_parallel
-from gpt.distributed.ranks import Ranks
+from gpt.distributed import Ranks
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
-from gpt.training.backward_kinds import make_backward
-from gpt.training.loss_scaler import LossScaler
-from gpt.training.optimizer import make_optimizers
+from gpt.training.backward_kinds import data_parallel, make_backward
+from gpt.training.optimizer import LossScaler, make_optimizers
 from gpt.training.schedule import Schedule
 
 # Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes

@@ -3,20 +3,24 @@
 import logging
 from threading import current_thread, main_thread
 
-from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.callbacks.bar import ProgressBar
-from gpt.training.callbacks.callback import Callback, EventFunction, OnEvent
-from gpt.training.callbacks.jsonl import MetricsFile, delete_records_after
-from gpt.training.callbacks.tensorboard import TensorBoard
+from gpt.training.backward_kinds import check_equal
+from gpt.training.callbacks import (
+    Callback,
+    EventFunction,
+    MetricsFile,
+    OnEvent,
+    ProgressBar,
+    delete_records_after,
+)
 from gpt.training.checkpointer import Checkpointer
-from gpt.training.divergence import read_results, restore_last
 from gpt.training.evaluator import Diverged, Evaluator
 from gpt.training.run_context import Outcome, RunContext
-from gpt.training.run_state import RunState
+from gpt.training.run_state import RunState, read_results, restore_last
 from gpt.training.step import StepResult
-from gpt.training.stopwatch import SAMPLING
+from gpt.training.tensorboard import TensorBoard
+from gpt.training.time_budget import SAMPLING
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from gpt.model.ensemble import make_model
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
-from gpt.text.named import TINYSHAKESPEARE, locate
+from gpt.text.cache import TINYSHAKESPEARE, locate
 from gpt.text.vocabulary import Vocabulary
 
 GPT = (sys.executable, "-m", "gpt")

@@ -17,7 +17,7 @@ from bench.frame import in_turn, median_ms, median_ratio, text_or_tinyshakespear
 from gpt import api
 from gpt.config.load import load_config
 from gpt.device import autocast
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.evaluation.evaluation_report import evaluate_text
 from gpt.evaluation.loss import Units, evaluate
 from gpt.evaluation.scored_text import ScoredText

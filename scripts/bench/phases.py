@@ -15,7 +15,7 @@ import typer
 
 # functions whose time is measured, without the time of others of this list that they call
 PHASES = {
-    "read the text": "gpt.api.resolve:encode_sources",
+    "read the text": "gpt.api.new_run:encode_sources",
     "make the model": "gpt.training.run_state:initial_model",
     "start the device": "gpt.training.start:select_device",
     "compile": "gpt.training.step:compile_model",

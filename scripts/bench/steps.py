@@ -15,7 +15,7 @@ import torch
 from bench.frame import GPT, in_turn, median_ms, median_ratio, records, settings
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed import SINGLE
 from gpt.model import transformer
 from gpt.model.ensemble import make_model
 from gpt.text.corpus import Corpus, load_corpus

@@ -18,8 +18,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpt.model.ensemble import LanguageModel
 from gpt.terminal import phase, visible
-from gpt.training.callbacks.callback import Callback
-from gpt.training.callbacks.jsonl import AppendOnlyFile
+from gpt.training.callbacks import AppendOnlyFile, Callback
 from gpt.training.run_context import Outcome, RunContext
 
 TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first

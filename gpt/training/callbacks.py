@@ -1,0 +1,263 @@
+"""Show and record a run: the progress bar, metrics.jsonl, events for a function of the caller."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from tqdm.utils import disp_trim
+
+from gpt.errors import counted
+from gpt.files import write_atomically
+from gpt.model.ensemble import LanguageModel
+from gpt.terminal import visible
+from gpt.training.run_context import Outcome
+
+log = logging.getLogger(__name__)
+
+OnEvent = Callable[[dict[str, Any]], object]
+
+# the losses come first, because a narrow terminal cuts off the end of the line
+BAR_FORMAT = "{desc}  {elapsed}<{remaining}  {n_fmt}/{total_fmt}  {percentage:.0f}% |{bar}|"
+SAMPLE_LINES = 3  # lines of a sample that the terminal shows
+LOG_S = 30  # seconds between two lines about the progress, if stderr is no terminal
+MAX_SAMPLE_COLUMNS = 100  # largest width of a line of a sample
+SHOWN_METRICS = {  # names of metrics on the bar, the most important first
+    "val_loss": "val",
+    "val_loss_per_character": "val per character",
+    "val_loss_part": "part of val",
+    "train_loss": "train",
+}
+
+METRICS = "metrics.jsonl"
+
+
+class Callback:
+    """Receives the events of a run on rank 0. Each method does nothing by default.
+
+    `step` is the number of steps done.
+    """
+
+    def on_step(self, step: int) -> None:
+        """Handle an update of the weights."""
+
+    def on_plan(self, step: int, steps: int) -> None:
+        """Handle a new plan: the whole run now has `steps` steps."""
+
+    def on_notice(self, step: int, text: str) -> None:
+        """Handle a message, such as one about a skipped step."""
+
+    def on_sample(self, step: int, text: str) -> None:
+        """Handle a text that the model has generated."""
+
+    def on_evaluation(self, step: int, losses: Mapping[str, float], is_best: bool) -> None:
+        """Handle the losses of an evaluation, in nats per id, by names such as `val_loss`."""
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Handle a step's metrics by name, such as `train_loss`, `lr` and `passes`."""
+
+    def before_checkpoint(self) -> None:
+        """Flush records to the disk, so that a resume finds all records up to the checkpoint."""
+
+    def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
+        """Handle a checkpoint that was written to `path`."""
+
+    def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
+        """Handle the end of the run: its final scores, and the model with its last weights."""
+
+    def close(self) -> None:
+        """Close files, and the progress bar."""
+
+
+class EventFunction(Callback):
+    """Calls `emit` with a dict for each event; see `on_event` of `gpt.api.train`."""
+
+    def __init__(self, emit: OnEvent) -> None:
+        self.emit = emit
+
+    def on_plan(self, step: int, steps: int) -> None:
+        """Emit an event of kind `plan`: the new total number of steps of the run."""
+        self.emit({"kind": "plan", "step": step, "steps": steps})
+
+    def on_notice(self, step: int, text: str) -> None:
+        """Emit an event of kind `notice`."""
+        self.emit({"kind": "notice", "step": step, "text": text})
+
+    def on_sample(self, step: int, text: str) -> None:
+        """Emit an event of kind `sample`."""
+        self.emit({"kind": "sample", "step": step, "text": text})
+
+    def on_evaluation(self, step: int, losses: Mapping[str, float], is_best: bool) -> None:
+        """Emit an event of kind `evaluation`."""
+        self.emit({"kind": "evaluation", "step": step, **losses, "is_best": is_best})
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Emit an event of kind `step`; leave out val losses, which `on_evaluation` emits."""
+        if "train_loss" in metrics:
+            shown = {name: value for name, value in metrics.items() if name[:3] != "val"}
+            self.emit({"kind": "step", "step": step, **shown})
+
+    def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
+        """Emit an event of kind `checkpoint`."""
+        self.emit({"kind": "checkpoint", "step": step, "path": path, "is_best": is_best})
+
+
+class ProgressBar(Callback):
+    """Shows the steps, newest losses and characters per second; logs evaluations and samples."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self._bar = make_bar(total=steps, initial=done, desc="training")
+        self._latest: dict[str, float] = {}
+        self._began = self._logged = time.monotonic()
+        self._done, self._losses = done, "no loss yet"
+
+    def on_step(self, step: int) -> None:
+        """Advance the bar by one step. Without a bar, log a line every LOG_S seconds."""
+        self._bar.update()
+        now = time.monotonic()
+        if self._bar.disable and now - self._logged >= LOG_S:
+            self._logged = now
+            total = int(self._bar.total or step)
+            left_s = (now - self._began) / (step - self._done) * (total - step)
+            message = "step %d of %d: %s, about %s left"
+            log.info(message, step, total, self._losses, tqdm.format_interval(left_s))
+
+    def on_plan(self, step: int, steps: int) -> None:
+        """Set the bar's total to the new number of steps of the run."""
+        self._bar.total = steps
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the newest metrics on the bar. If `metrics` has a val loss, also log the losses."""
+        if "val_loss" in metrics:  # in the last evaluation, do not show losses on a part of val
+            metrics, self._latest = (
+                {key: x for key, x in each.items() if "val_loss_part" not in key}
+                for each in (metrics, self._latest)
+            )
+        self._latest |= metrics
+        self._losses = ", ".join(_described(self._latest))
+        self._bar.set_description_str(self._losses, refresh=False)
+        name = "val_loss" if "val_loss" in metrics else "val_loss_part"
+        if name in metrics:
+            losses = _described(metrics)
+            if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
+                losses.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
+            log.info("step %d: %s", step, ", ".join(losses))
+
+    def on_sample(self, step: int, text: str) -> None:
+        """Log the first lines of `text`."""
+        width = min(shutil.get_terminal_size().columns, MAX_SAMPLE_COLUMNS)
+        lines = visible(text).expandtabs().strip("\n").split("\n")[:SAMPLE_LINES]
+        shown = [disp_trim(f"  {line}", width) for line in lines]
+        log.info("sample at step %d:" + len(shown) * "\n%s", step, *shown)
+
+    def close(self) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+
+def _described(metrics: Mapping[str, float]) -> list[str]:
+    """Return a text for each of the `metrics` that are shown."""
+    names = SHOWN_METRICS.items()
+    shown = [f"{name} {metrics[key]:.4f}" for key, name in names if key in metrics]
+    if pace := metrics.get("chars_per_s"):
+        shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
+    return shown
+
+
+class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
+    """A tqdm bar without tqdm's monitor thread, which has no use if `miniters` is 1."""
+
+    monitor_interval = 0
+
+
+def make_bar(**options: Any) -> "tqdm[Any]":
+    """Return a tqdm bar: a widget in a notebook, else a line, hidden if stderr is no terminal."""
+    options["bar_format"] = BAR_FORMAT
+    kernel = sys.modules.get("ipykernel.kernelapp")  # programs that start notebooks load ipykernel
+    if kernel and kernel.IPKernelApp.initialized():
+        from tqdm.auto import tqdm as notebook_bar
+
+        return notebook_bar(**options)
+    disable = None if sys.stderr else True  # pythonw has no stderr
+    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)
+
+
+class MetricsFile(Callback):
+    """Appends metrics, notices and new plans to `metrics.jsonl` in the folder of a run.
+
+    `elapsed_s` returns the seconds of training over all resumes, which each record contains.
+    """
+
+    def __init__(self, run: Path, elapsed_s: Callable[[], float]) -> None:
+        self._file, self._elapsed_s = AppendOnlyFile(run / METRICS), elapsed_s
+
+    def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
+        self._write(step, metrics)
+
+    def on_plan(self, step: int, steps: int) -> None:
+        """Write the new total number of steps of the run."""
+        self._write(step, {"event": f"{counted(steps, 'step')} planned"})
+
+    def on_notice(self, step: int, text: str) -> None:
+        """Write a notice, such as one about a skipped step."""
+        self._write(step, {"event": text})
+
+    def before_checkpoint(self) -> None:
+        """Flush the records to the disk; ignore errors."""
+        with suppress(OSError), self._file.path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+    def _write(self, step: int, content: Mapping[str, Any]) -> None:
+        record = {"step": step, "elapsed_s": round(self._elapsed_s(), 3), **content}
+        self._file.write(json.dumps(record).encode() + b"\n")
+
+
+class AppendOnlyFile:
+    """Appends to a file. If a write fails, for example on a full disk, the next call repeats it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.unwritten = path, b""
+
+    def write(self, content: bytes) -> None:
+        """Append what earlier calls failed to write, and then `content`."""
+        failed_before = len(self.unwritten) > 0
+        self.unwritten += content
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while self.unwritten:
+                    written = file.write(self.unwritten)
+                    self.unwritten = self.unwritten[written:]
+        except OSError as error:
+            if not failed_before:
+                reason = error.strerror or error
+                log.warning("cannot write %s (%s); training continues", self.path, reason)
+
+
+def delete_records_after(run: Path, step: int, *, pending: bool) -> None:
+    """Delete damaged lines, and all records after `step`, the step at which the run resumes.
+
+    If `pending`, the evaluation of `step` will be repeated: delete the metrics of `step`, too.
+    """
+    path = run / METRICS
+
+    def kept() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    record = json.loads(line)
+                    is_repeated = pending and "event" not in record
+                    if record["step"] < step or (record["step"] == step and not is_repeated):
+                        yield line.rstrip(b"\n") + b"\n"
+                except (ValueError, TypeError, KeyError):
+                    log.warning("%s: removed a damaged line: %.60r", path, line)
+
+    if path.exists():
+        write_atomically(path, kept())

@@ -1,1 +1,0 @@
-"""Show and record a run: the progress bar, metrics.jsonl, TensorBoard."""
