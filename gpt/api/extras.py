@@ -83,7 +83,12 @@ def estimate(
     """Estimate the parameters, memory and time of a training run, without training it.
 
     Args:
-        config, text, minutes, settings, init_from, clock: as for `train`.
+        config: as for `train`.
+        text: as for `train`.
+        minutes: as for `train`.
+        settings: as for `train`.
+        init_from: as for `train`.
+        clock: as for `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.

@@ -44,8 +44,9 @@ def sweep(
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
             where seed is the setting of the config.
-        init_from, should_stop: as for `train`.
+        init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
+        should_stop: as for `train`.
         on_event: as for `train`. The dict also has `run`, the name of the run.
 
     Returns:
@@ -108,7 +109,8 @@ def resume_sweep(
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        should_stop, on_event: as for `sweep`.
+        should_stop: as for `train`.
+        on_event: as for `sweep`.
 
     Returns:
         The Sweep, as `sweep` returns it.

@@ -159,7 +159,9 @@ def resume(
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
             to `train.plans`, so that the config repeats the run.
-        should_stop, on_event, clock: as for `train`.
+        should_stop: as for `train`.
+        on_event: as for `train`.
+        clock: as for `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.
