@@ -3,6 +3,7 @@
 Example: python scripts/follow.py train my.txt --minutes 1
 """
 
+import inspect
 import sys
 import threading
 from pathlib import Path
@@ -17,9 +18,10 @@ files, pairs = set[str](), set[tuple[str, str]]()
 
 
 def note(frame: FrameType, event: str, argument: Any) -> None:
-    """Record a call of a function of gpt/, but not the import of its module."""
+    """Record a call of a function of gpt/, but not the import of its module and its classes."""
     callee = frame.f_code.co_filename
-    if event != "call" or not callee.startswith(PREFIX) or frame.f_code.co_name == "<module>":
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if event != "call" or not callee.startswith(PREFIX) or not is_function:
         return
     files.add(callee)
     caller = frame.f_back.f_code.co_filename if frame.f_back else ""
