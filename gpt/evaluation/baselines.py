@@ -24,7 +24,7 @@ MAX_COUNTED_IDS = 2**25  # largest number of ids whose n-grams are counted; sort
 MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 PREDICTED_PART = 2**16  # number of ids in each part, if only parts of a large text are predicted
 KNESER_NEY_CONTEXT = 6  # ids of context; best of 2 to 8 on average over tinyshakespeare, wikitext2
-PPMD_ORDER = 8  # bytes of context; best of 4 to 16 on average over the same texts
+PPMD_ORDER = 8  # bytes of context; best of 4 to 16 on average over tinyshakespeare, wikitext2
 PPMD_BYTES = 2**28  # memory of PPMd's model, in bytes
 MAX_TRAIN_IDS = 2**23  # if train has more ids, compressors read only its end
 MAX_TEXT_IDS = 2**20  # if the text has more ids, compressors read only its beginning
@@ -40,9 +40,9 @@ def trigram_bits_per_character(corpus: Corpus) -> float | None:
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
     """Return the loss on `text` (nats per id) of an n-gram model, with Kneser-Ney smoothing.
 
-    `order` is the number of ids of context, or `longest_context(len(vocabulary))` if that is lower.
-    The first `order` ids are not predicted. Return NaN if `train` or `text` has no other ids. If
-    there are more than MAX_PREDICTED_IDS, only evenly spread parts are predicted.
+    The context has `order` ids, or `longest_context(len(vocabulary))` if that is lower: N. The
+    first N ids are not predicted. Return NaN if `train` or `text` has only N ids or fewer. If more
+    than MAX_PREDICTED_IDS ids follow the first N, only evenly spread parts of them are predicted.
     """
     model, total = KneserNey(train, len(vocabulary), order), 0.0
     order = model.order  # may be lower than requested
@@ -92,7 +92,7 @@ def reference_losses(
 
 
 def _ppmd(content: bytes) -> bytes:
-    """Return `content` compressed by PPMd; raise ImportError without the extra `compressors`."""
+    """Compress `content` by PPMd; raise ImportError if the extra `compressors` is not installed."""
     from pyppmd import Ppmd7Encoder
 
     encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
@@ -105,9 +105,9 @@ class KneserNey:
 
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
     (TR-10-98), section 3. The count of an n-gram with the longest context is the number of its
-    occurrences. With shorter contexts, it is the number of distinct ids that precede the n-gram.
+    occurrences. With a shorter context, it is the number of distinct ids that precede the n-gram.
     Each count is reduced by a discount D, which differs for counts of 1, of 2, and of 3 or more.
-    The probability that this frees is distributed by the prediction from a shorter context:
+    The freed probability is distributed like the prediction from the context without its first id:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
@@ -115,8 +115,8 @@ class KneserNey:
     For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
     counted, P_n is P_{n-1}.
 
-    If there are more than `MAX_COUNTED_IDS` ids, only evenly spread parts are counted. `order` is
-    N, the number of ids in the longest context; it is at most `longest_context(V)`.
+    If there are more than `MAX_COUNTED_IDS` ids, only evenly spread parts are counted. N, the
+    number of ids in the longest context, is `order`, or `longest_context(V)` if that is lower.
     """
 
     def __init__(self, ids: Ids, V: int, order: int) -> None:
@@ -124,7 +124,7 @@ class KneserNey:
         self._tables = [_Table(*counted) for counted in count_ngrams(ids, V, self.order)]
 
     def probabilities(self, ids: Ids) -> Doubles:
-        """Return the probability of each id after the N ids before it, (len(ids) - N,).
+        """Return the probability of each id, given the N ids before it: (len(ids) - N,).
 
         The first N ids are not predicted.
         """
@@ -144,9 +144,9 @@ class KneserNey:
 
 
 class _Table:
-    """The n-grams with contexts of one length, from `count_ngrams`. MAX_KEY follows the last key.
+    """Counted n-grams with contexts of one length. A sentinel, MAX_KEY, follows the last key.
 
-    `totals` and `freed` are the sums of the counts, and of the discounts, before each n-gram.
+    `totals[i]` and `freed[i]` are the sums of the counts, and of the discounts, of i n-grams.
     """
 
     def __init__(self, keys: Integers, counts: Integers) -> None:
@@ -158,7 +158,7 @@ class _Table:
 
 
 def longest_context(V: int) -> int:
-    """Return the longest context, in ids, whose n-grams over `V` distinct ids fit into 63 bits.
+    """Return the largest number of context ids with which the key of an n-gram fits into 63 bits.
 
     >>> longest_context(65), longest_context(7000)
     (9, 3)
@@ -172,10 +172,10 @@ def longest_context(V: int) -> int:
 def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]]:
     """Count the n-grams of `ids` that have 0 to `order` ids of context.
 
-    An n-gram is a context and the id after it. Its key is a number in base V whose digits are its
-    ids. N-grams with shorter contexts are derived from those with longer ones, so the text is read
-    and sorted only once. Return, for each context length from 0 to `order`, the keys of the
-    distinct n-grams in ascending order, and their counts.
+    An n-gram is a context and the id after it. The key of an n-gram is a number in base V whose
+    digits are its ids. N-grams with shorter contexts are derived from those with longer ones, so
+    the text is read and sorted only once. Return, for each context length from 0 to `order`, the
+    keys of the distinct n-grams in ascending order, and their counts as defined in KneserNey.
     """
     slices = spread_slices(max(len(ids) - order, 0), MAX_COUNTED_IDS)
     parts = [_keys_of(ids[part.start : part.stop + order], V, order) for part in slices]
@@ -196,7 +196,7 @@ def _keys_of(ids: Ids, V: int, order: int) -> Integers:
 
 
 def discounts_of(counts: Integers) -> Doubles:
-    """Return the discount of each of `counts`, the counts of all n-grams of one length."""
+    """Return the discount of each count; `counts` are those of all n-grams of one length."""
     discounts = np.array([0.5, 1.0, 1.5])  # defaults for counts of 1, of 2, and of 3 or more
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
     if n1 and n2 and n3 and n4:

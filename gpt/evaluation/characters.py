@@ -11,9 +11,9 @@ import numpy as np
 from gpt.text.vocabulary import Ids, Vocabulary
 
 RARE_COUNT = 10  # number of occurrences below which a character is rare
-RARE = f"rare, fewer than {RARE_COUNT} times each"  # kind of the rare characters
+RARE = f"rare, fewer than {RARE_COUNT} times each"  # `Findings.kind` of the rare characters
 MAX_FINDINGS = 100  # largest number of findings of each kind to return
-FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
+FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters that an excerpt shows before and after a finding
 PART_IDS = 2**18  # number of ids that are searched at once
 SLICE_IDS = 2**20  # default number of ids in a slice
 LONGEST_MATCH = 24  # largest number of characters in a match of a detector
@@ -67,7 +67,7 @@ class Findings:
     """The rare characters of a text, or the strings that one of DETECTORS matches."""
 
     kind: str  # RARE, or a key of DETECTORS
-    count: int  # number of places
+    count: int  # total number of occurrences
     distinct: int  # number of distinct strings
     findings: list[Finding]  # at most MAX_FINDINGS
 
@@ -75,7 +75,7 @@ class Findings:
 class CountedText:
     """A text and the counts of its characters.
 
-    `ids` encode the text by `vocabulary`, which must be one of characters.
+    `ids` are the text encoded by `vocabulary`, which must contain characters, not bytes.
     """
 
     def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
@@ -96,13 +96,13 @@ class CountedText:
         self._newlines = np.concatenate([[], *newlines])  # positions of all newlines
 
     def text(self, start: int, end: int) -> str:
-        """Return the characters from `start` to `end` - 1, without positions outside the text."""
+        """Return the characters from `start` to `end` - 1; ignore positions outside the text."""
         return self.vocabulary.decode(self.ids[max(start, 0) : max(end, 0)])
 
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
-        """Yield the start and the text of each part that has control or non-ASCII characters.
+        """Yield the start and text of each part that has control or non-ASCII characters.
 
-        The text includes the first LONGEST_MATCH characters of the next part, because a match may
+        A text has the PART_IDS characters of its part and LONGEST_MATCH more, because a match may
         begin in one part and end in the next.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
@@ -148,7 +148,7 @@ def find_suspicious(text: CountedText) -> list[Findings]:
         counts, first, end = Counter[str](), dict[str, int](), 0
         for start, part in text.unusual_parts():
             for match in pattern.finditer(part, max(end - start, 0)):
-                if match.start() >= PART_IDS:  # the match may be cut; the next part has all of it
+                if match.start() >= PART_IDS:  # the next part has the whole match
                     break
                 matched, end = match[0], start + match.end()
                 counts[matched] += 1

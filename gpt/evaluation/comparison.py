@@ -1,4 +1,4 @@
-"""Compare runs: their curves; rows, each of runs that differ only by seed; differences of rows.
+"""Compare runs: group those that differ only by seed into rows, and compare the rows' losses.
 
 Each row is a configuration, trained with one or more seeds. The difference of two rows' mean losses
 has two confidence intervals: one for other text of the same kind, from losses on blocks of the
@@ -38,10 +38,10 @@ class Curve:
     """The evaluations of a run."""
 
     steps: list[int]  # steps after which val was evaluated, ascending
-    characters: list[int]  # number of characters (or tokens) that were trained on by then
-    seconds: list[float]  # seconds of training by then
+    characters: list[int]  # characters (nanoGPT: tokens) trained on before each evaluation
+    seconds: list[float]  # seconds of training before each evaluation
     losses: list[float]  # losses on val, or on a part (`train.eval_characters`); can be NaN
-    final_loss: float | None  # loss of the last evaluation, on all of val; None if there is none
+    final_loss: float | None  # loss of the last evaluation on all of val; None if there is none
 
     @property
     def best_loss(self) -> float | None:
@@ -60,7 +60,7 @@ class Curve:
 
 
 def read_curve(run: Path, characters_per_step: int) -> Curve:
-    """Read a run's curve, in nats per id, from metrics.jsonl; without this file, it is empty."""
+    """Read a run's curve, in nats per id, from metrics.jsonl; an empty one if there is no file."""
     points, final_loss = [], None
     path = run / "metrics.jsonl"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
@@ -79,7 +79,7 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
 
 
 def _loss(record: dict[str, Any], name: str) -> float:
-    """Return a loss of `record`; in a run with n-gram counts, that of the network alone."""
+    """Return the loss `name` of `record`; for an old run with n-gram counts, its network's loss."""
     return float(record.get(f"{name}_network") or record[name])
 
 
@@ -96,7 +96,7 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
             return float(match[group])
         line = text.count("\n", 0, match.start()) + 1
         raise UsageError(
-            f"{path}, line {line}: expected a number, got {match[group]!r}; correct or delete it"
+            f"{path}, line {line}: expected a number, got {match[group]!r}; correct the line"
         )
 
     points, tokens, parameters = [], 0, None
@@ -109,7 +109,7 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
             parameters = round(1e6 * number("millions"))
         elif found["val"]:
             evaluated = int(found["step"])
-            skipped = max(evaluated - last_iteration - 1, 0)  # iterations without a line
+            skipped = max(evaluated - last_iteration - 1, 0)  # iterations that were not printed
             seconds, last_iteration = seconds + skipped * typical_s, evaluated - 1
             points.append((evaluated, tokens * evaluated, seconds, number("val")))
         else:
@@ -121,8 +121,8 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     if all(math.isnan(loss) for step, *_, loss in points if step):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
-            f"`step 250: train loss 1.97, val loss 2.05`; after step 0, no val loss is a number; "
-            f"name another file"
+            f"`step 250: train loss 1.97, val loss 2.05`; found no val loss (other than nan) after "
+            f"step 0; name another file"
         )
     steps, seen, times, losses = map(list, zip(*points, strict=True))
     return Curve(steps, seen, times, losses, losses[-1]), parameters
@@ -156,8 +156,8 @@ class Row:
     loss: SeedMean  # val loss of the best checkpoints
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps until the last evaluation
-    seconds: float | None  # mean seconds of training until that evaluation
-    seconds_to: float | None  # mean seconds until `Comparison.reached`; None without a curve
+    seconds: float | None  # mean seconds of training until the last evaluation
+    seconds_to: float | None  # mean seconds until loss `Comparison.reached`; None without a curve
     parameters: int | None
 
 
@@ -165,10 +165,10 @@ class Row:
 class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character."""
 
-    row: int  # number of the row
+    row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better
-    text: Interval | None  # interval of it on other text; None if losses of blocks are unknown
-    seeds: Interval | None  # interval of it with other seeds; None if a row has only one run
+    text: Interval | None  # interval of `difference` for other text; None without losses of blocks
+    seeds: Interval | None  # interval of `difference` for other seeds; None if a row has one run
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ def _identity(run: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`, ignoring logs."""
+    """Return the keys of the settings that differ between `runs`; logs have no settings."""
     settings = [run.settings for run in runs if run.settings]
-    is_one_text = len({run.text_sha256 for run in runs}) == 1  # its paths may differ
+    is_one_text = len({run.text_sha256 for run in runs}) == 1  # which can have several paths
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
     keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
     return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]

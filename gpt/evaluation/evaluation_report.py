@@ -183,7 +183,7 @@ class Surprise:
         n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
         self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
         self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
-        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` x root of each probability
+        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` times root of probability
 
     def add(self, scores: Scores) -> None:
         """Store the losses and likely ids of the consecutive ids in `scores`."""
@@ -204,7 +204,7 @@ class Surprise:
 class EvaluationReport:
     """The result of an evaluation. Losses are means over all characters but the first.
 
-    The last two fields are None if they were not requested.
+    `memorisation` and `surprise` are None if they were not requested.
     """
 
     text: str  # name of the text
@@ -223,7 +223,7 @@ class EvaluationReport:
     calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    memorisation: MemorisationReport | None = None  # how much of train the model repeats
+    memorisation: MemorisationReport | None = None  # shares of substrings copied from train
     surprise: Surprise | None = None  # the loss and the likely characters at each id
 
 
@@ -237,7 +237,7 @@ def evaluate_text(
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
     The loss is broken down by each property in `by`, a key of LABELS; UsageError is raised for
-    another property. With `surprise`, the report has the field of that name.
+    another property. If `surprise` is True, the report's field `surprise` is set.
     """
     for property_ in by:
         if property_ not in LABELS:

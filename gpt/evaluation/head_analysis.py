@@ -50,7 +50,7 @@ class AttentionAnalysis(Attention):
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
-    It raises the errors of `attend_text`.
+    Raise the same errors as `attend_text`.
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
@@ -76,7 +76,7 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return how much a second copy of a text attends to what came next in the first copy.
+    """Return the mean attention from a repeated character to the one after its first occurrence.
 
     `weights` (..., 2 n, 2 n) are for a text of n distinct characters, written twice. The result,
     of shape (...), is the mean weight of query n + i on key i + 1, for i from 0 to n - 1.

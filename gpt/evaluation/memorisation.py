@@ -1,7 +1,7 @@
 """Measure how much of a model's samples is copied from its train split (arXiv:2111.09509).
 
 The measure is the share of substrings of COPY_IDS ids that also occur in the train split. Text that
-people wrote can share substrings with it, too, so the same is measured for the evaluated text.
+people wrote can share substrings with train, too, so the evaluated text is measured for comparison.
 
 Substrings are compared by hashes of 64 bits. When 10,000 substrings of samples are searched in a
 text of 10^9 ids, two different substrings have the same hash with a probability of 10^-6.
@@ -20,7 +20,7 @@ from gpt.text.vocabulary import Ids
 
 SAMPLES = 16  # number of samples that are searched for copies
 SEARCHED_CHARACTERS = 512  # length of each sample
-COPY_IDS = 32  # length of the substrings, a power of two
+COPY_IDS = 32  # number of ids in each compared substring; a power of two
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -28,9 +28,9 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 class MemorisationReport:
     """Shares of the substrings of COPY_IDS ids that also occur in the train split."""
 
-    copied: float  # share in samples of the model
-    in_text: float  # share in the evaluated text, for comparison
-    length: int = COPY_IDS  # ids of each substring
+    copied: float  # share of substrings of the model's samples
+    in_text: float  # share of substrings of the evaluated text, for comparison
+    length: int = COPY_IDS  # number of ids in each substring
 
 
 def measure_memorisation(
@@ -38,8 +38,8 @@ def measure_memorisation(
 ) -> MemorisationReport:
     """Measure how much of `samples`, and of the evaluated `text`, occurs in the train split.
 
-    If `text` is longer than the samples, evenly spread parts of it are searched. Each sample has at
-    least COPY_IDS ids.
+    If `text` is longer than the samples, evenly spread parts of it are searched. Each sample must
+    have at least COPY_IDS ids.
 
     Raises:
         UsageError: `text` is too short.
@@ -69,7 +69,7 @@ def copied_share(train: Ids, pieces: Sequence[Ids]) -> float:
 def _hashes(ids: Ids) -> NDArray[np.uint64]:
     """Return a hash of each substring of COPY_IDS ids, (len(ids) - COPY_IDS + 1,)."""
     hashes, length = (ids.astype(np.uint64) + np.uint64(1)) * HASH_FACTOR, 1
-    while length < COPY_IDS:  # a substring consists of two of half its length
+    while length < COPY_IDS:  # combine the hashes of the two halves of a substring
         first, second = hashes[:-length], hashes[length:]
         hashes = (first ^ first >> np.uint64(29)) * HASH_FACTOR + second
         length *= 2

@@ -103,11 +103,11 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 class Scores:
     """Predictions of n consecutive ids of a text."""
 
-    start: int  # index in the text of the first of these ids
+    start: int  # index of the first scored id in the text
     losses: NDArray[np.float32]  # (n,) nats of each id
     contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
     likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first
-    probabilities: NDArray[np.float32]  # (n, k) their probabilities
+    probabilities: NDArray[np.float32]  # (n, k) probabilities of `likely`
     hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual one
 
 
@@ -115,7 +115,7 @@ def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window of `model.config.T` ids. `evaluate`
-    averages the same losses. At least two ids are needed. `k` is reduced to V if it is larger.
+    averages the same losses. At least two ids are needed. `k` likely ids are listed, at most V.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()

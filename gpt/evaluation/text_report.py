@@ -19,12 +19,12 @@ from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Ids, Vocabulary
 
-LONG_LINE_CHARACTERS = 60  # length from which a line hardly occurs twice by chance
+LONG_LINE_CHARACTERS = 60  # a line of this length or more hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# fractions of val's characters in lines that also occur in train: in long lines, in any lines
+# Warn if lines with these fractions of val's characters are also in train: long lines, any lines
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
-UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val's characters that do not occur in train
+UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class TextReport:
     characters: int
     lines: int
     distinct: int  # number of distinct characters
-    unit: Literal["characters", "bytes"]  # the kind of an id
+    unit: Literal["characters", "bytes"]  # what the ids stand for
     V: int  # vocabulary size
     train: int  # number of ids in the train split
     val: int  # number of ids in the val split
     only_in_val: str  # the characters of val that train does not have
     duplicate_share: float  # fraction of val's characters in lines that also occur in train
-    long_duplicate_share: float  # the same for lines of at least LONG_LINE_CHARACTERS
+    long_duplicate_share: float  # `duplicate_share`, for lines of LONG_LINE_CHARACTERS or more
     findings: list[Findings]  # rare characters, then suspicious strings
     warnings: list[str]  # problems, and what to do about them before training
 
@@ -50,7 +50,7 @@ class TextReport:
 def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> TextReport:
     """Measure the text in `sources`, which can include a val text, and return the report.
 
-    A model would be trained on the ids of `corpus`; those of `text` stand for characters.
+    `corpus` has the ids to train on; `text` is the same text with one id for each character.
     """
     name = listed([source.name for source in sources], 1)
     with phase(f"{name}: counting characters"):
@@ -86,7 +86,7 @@ def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> Te
 
 
 def find_duplicates(text: Corpus) -> tuple[float, float]:
-    """Return the shares of val's characters in lines, and in long lines, that train also has.
+    """Return two fractions of val: its characters in lines of train, and in long lines of train.
 
     Only the first MAX_SCANNED_IDS characters of val are searched. Line ends are not counted.
     """
@@ -100,7 +100,7 @@ def find_duplicates(text: Corpus) -> tuple[float, float]:
 
 
 def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[str]:
-    """Return those of `lines` that are lines of the text `ids`."""
+    """Return the `lines` that occur as whole lines in the text `ids`."""
     longest, last, found = max(map(len, lines), default=0), "", set[str]()
     for start in range(0, len(ids) if lines else 0, TRAIN_PART_IDS):
         part = vocabulary.decode(ids[start : start + TRAIN_PART_IDS])

@@ -67,7 +67,7 @@ def worker_source() -> str:
 
 
 def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
-    """Return the content of the elements `header`, as JSON values, and `weights`."""
+    """Return the contents of two elements of the page: `header` (JSON values) and `weights`."""
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
     header: dict[str, Any] = {
         "title": title,

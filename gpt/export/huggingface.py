@@ -26,7 +26,7 @@ from gpt.runs.format import CheckpointData
 from gpt.text.vocabulary import Vocabulary, encode_prompt
 
 TEMPLATES = files("gpt.export") / "huggingface_files"
-CODE = "modeling_gpt.py"  # name of a file that only an export for transformers has
+CODE = "modeling_gpt.py"  # file with the model's code; a folder that has it is an export
 CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
 PADDING = "[PAD]"  # its id is V; the model masks it
 UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
@@ -54,7 +54,7 @@ def export_huggingface(
     Other files in `out` are kept.
 
     Raises:
-        UsageError: `out` exists without `overwrite`, or is no folder, or has other files.
+        UsageError: `out` exists without `overwrite`, is no folder, or has files but is no export.
     """
     _check_folder(out, overwrite)
     prefix = "members.0." if member_prefixes(checkpoint.config.model) == [""] else ""
@@ -174,8 +174,8 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 def _byte_symbols() -> list[str]:
     """Return the character that stands for each of the 256 bytes in GPT-2's tokenizer.
 
-    A byte that is a visible character of Latin-1 is that character. The other bytes, in ascending
-    order, are U+0100, U+0101 and so on.
+    A byte that is a visible character of Latin-1 stands for itself. The other bytes, in ascending
+    order, have the characters U+0100, U+0101 and so on.
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(code) for code in range(0x100, 0x200))

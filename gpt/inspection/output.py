@@ -34,7 +34,7 @@ def check_out(path: Path, option: str, endings: Sequence[str], *, overwrite: boo
 
 
 def check_absent(path: Path, option: str) -> None:
-    """Raise UsageError, which quotes `option`, if anything exists at `path`."""
+    """Raise UsageError if anything exists at `path`; the message quotes `option`."""
     if path.exists():
         raise UsageError(
             f"{option} {path}: it exists already; choose another name, or add --overwrite "

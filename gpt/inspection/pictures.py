@@ -133,7 +133,7 @@ def draw_curves(comparison: Comparison) -> Figure:
     curves = [run.curve for row in rows for run in row.runs]
     pairs = [pair for curve in curves for pair in zip(curve.steps, curve.losses, strict=True)]
     losses = [loss for step, loss in pairs if step > 0 and not math.isnan(loss)]
-    if losses:  # the losses at step 0 would flatten the curves
+    if losses:  # without step 0, whose losses would flatten the curves
         panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
     panels[0].set_ylabel("val loss (or on a part of val), nats per character")
     figure.legend(
@@ -149,9 +149,9 @@ def draw_curves(comparison: Comparison) -> Figure:
 def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
     """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves.
 
-    The point of an evaluation is at the mean of `x_axis` over the runs. Only evaluations that all
-    runs have are shown. The legend has the settings of `row`, such as `row 2: C 64 (n = 3)`, or, if
-    they are none or many, its first run.
+    Each evaluation is a point, at the mean of `x_axis` over the runs. Only evaluations that all
+    runs have are shown. The legend shows the settings of `row`, such as `row 2: C 64 (n = 3)`. If
+    `row` has no settings or many, the legend shows the name of its first run.
     """
     curves = [run.curve for run in row.runs if run.curve.steps]
     n = min(len(curve.steps) for curve in curves)

@@ -116,9 +116,9 @@ def report_lines(report: "EvaluationReport") -> list[tuple[str, str]]:
 def evaluation_page(report: "EvaluationReport", title: str) -> bytes:
     """Return an HTML file that shows `report`. Its `surprise` must not be None.
 
-    The script of the page reads `data`. "pages" has a string for each page of the text. It is
-    base64 of the fields `ids`, `likely`, `millinats` and `roots` of `Surprise`. An id has "width"
-    bytes.
+    The script of the page reads `data`. "pages" has a string for each page of the text: base64 of
+    the fields `ids`, `likely`, `millinats` and `roots` of `Surprise`, one after the other. "width"
+    is the number of bytes of an id.
     """
     surprise = report.surprise
     assert surprise is not None

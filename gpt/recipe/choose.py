@@ -31,18 +31,18 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 
 log = logging.getLogger(__name__)
 
-PROBE_PART = 0.05  # largest fraction of the time for all measurements
-USUAL_PROBES = 12  # measurements: of long steps, short steps and scoring, for each of four sizes
+PROBE_PART = 0.05  # largest fraction of the command's time that all measurements take
+USUAL_PROBES = 12  # measurements: long steps, short steps and scoring, for each of four sizes
 MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative to K single models
-MAX_SPEEDUP = 1.25  # limits train.max_steps, if training is faster than measured
+MAX_SPEEDUP = 1.25  # factor by which training faster than measured may exceed the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
-MANY_IDS = 1000  # a text with a smaller vocabulary is read as characters
-MAX_BYTES_PER_CHARACTER = 1.1  # a text of MANY_IDS with at most this mean is read as bytes
+MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
+MAX_BYTES_PER_CHARACTER = 1.1  # largest mean of a text that is read as bytes (UTF-8)
 
-CONTEXT_CHARACTERS = 4  # length of the context that must occur again
-CHANCE_WINDOWS = 64  # a context must be so long that it recurs by chance in 1 of 64 windows
+CONTEXT_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
+CHANCE_WINDOWS = 64  # contexts are long enough to recur by chance in at most 1 of 64 windows
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
-MAX_SCORED_IDS = 60_000  # largest number of val ids to score, spread evenly
+MAX_SCORED_IDS = 60_000  # largest number of val ids to check for repetitions, spread evenly
 # Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation
 # and code have 0.28 to 0.38.
 MUCH_REPEATED = 0.2
@@ -96,7 +96,7 @@ class _Chooser:
         given = explicit(self.base)
         self.kept = {key: value for key, value in given.items() if key != "train.steps"}
         self.train_characters = len(self.corpus.train)
-        self.val_characters = len(self.corpus.val) - 1  # those that are scored
+        self.val_characters = len(self.corpus.val) - 1  # the first is not scored
         V = len(self.corpus.vocabulary)
         self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         with phase("measuring how much the text repeats itself"):
@@ -107,7 +107,7 @@ class _Chooser:
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure sizes until one is too slow; return the config for the size before it.
 
-        Also return the choice from which the config follows, and the expected seconds.
+        Also return the choice from which the config follows, and the expected seconds by work.
         """
         sizes = self._allowed_sizes()
         size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
@@ -125,7 +125,7 @@ class _Chooser:
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the time.
 
-        Return 0 if it does not fit into memory and is not the first size.
+        Return 0 if the model does not fit into memory and is not the first that is measured.
         """
         config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):
@@ -186,12 +186,12 @@ class _Chooser:
             update = build_step(config, model, self.device, SINGLE, corpus.train)
             stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
         del model, update
-        gc.collect()  # the parts of a step refer to each other
+        gc.collect()  # frees the step, whose parts refer to each other
         free_cached_memory(self.device)
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
-        """Return the seconds of a step and of scoring a character, from those of one model."""
+        """Estimate the seconds of a step and of scoring a character from those of one model."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
         members_time = K * MEMBERS_TIME if K > 1 and torch.get_num_threads() > 1 else K
@@ -228,12 +228,12 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the number of ids to use as `context` of `repeated_part` for the text.
+    """Return the `context` for `repeated_part`: a number of ids that rarely recurs by chance.
 
     In a window of `T` ids, n given ids occur again by chance with a probability of about
-    T / exp(n H), where H is the entropy of an id in nats. The result is the length of
-    CONTEXT_CHARACTERS characters, or the smallest n for which this probability is at most
-    1 / CHANCE_WINDOWS, if that is larger. It is at most T / 2.
+    T / exp(n H), where H is the entropy of an id in nats. The result is the smallest n for which
+    this probability is at most 1 / CHANCE_WINDOWS, or the number of ids in CONTEXT_CHARACTERS
+    characters, if that is larger. The result is at most T / 2.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])

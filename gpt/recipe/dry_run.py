@@ -74,7 +74,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # such a run measures the same, so this belongs to its start
+            start_s = clock()  # such a run makes the same measurements before its first step
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
@@ -83,7 +83,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`, which a run does not call
+        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`, which a run does not measure
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters
@@ -94,7 +94,7 @@ def estimate_run(
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
-        # step 0 is scored only with given weights: the loss of a new model is known
+        # before training, only loaded weights are evaluated: the loss of a new model is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(evaluations + 1, stopwatch.other_s(SAMPLING)),

@@ -94,7 +94,7 @@ def run_sweep(
         new = specify(asked, choose, load, should_stop)
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if new is not None and not is_sweep(folder):  # unless another process has just written one
+        if new is not None and not is_sweep(folder):  # another process may have just written one
             write_spec(folder, new)
         spec = read_spec(folder)
         if asked is not None:
@@ -111,7 +111,7 @@ def specify(
     """Return the specification of a new sweep: the trials `asked`, each with its config.
 
     Unset settings are chosen once for all runs that differ only in training settings, so that these
-    runs have the same model. They are chosen again for another text, time or model setting. The
+    runs have the same model. Another text, time or model setting needs another choice. The
     number of threads is stored, because the last digits of a loss depend on it.
     """
     choices: dict[str, Config] = {}
@@ -195,31 +195,31 @@ def _train(
         _check_unchanged(trial.config, newest.config)
     if newest and newest.finished:
         with locked(run):
-            recover(run)  # a kill may have left an old index
+            recover(run)  # a killed run may have left an old index of checkpoints
         return
     log.info("%s: training", trial.name)
     train_run(
-        newest.config if newest else trial.config,  # `newest.config` has the plans of the run
+        newest.config if newest else trial.config,  # `newest.config` has `train.plans`
         corpus,
         run,
-        "resume" if newest else "overwrite",  # a kill may have left an empty folder
+        "resume" if newest else "overwrite",  # a killed run may lack a checkpoint
         should_stop=should_stop,
         on_event=lambda event: on_event(event | {"run": trial.name}),
     )
 
 
 def _check_unchanged(config: Config, now: Config) -> None:
-    """Raise UsageError unless `now`, with which a run was trained, equals the trial's `config`.
+    """Raise UsageError if a run's config `now` differs from its trial's `config`.
 
-    The path of the text may change, and with `train.minutes` the planned steps.
+    The path of the text may differ; with `train.minutes`, the planned steps may differ, too.
     """
     free = {"data.source", "data.val_source", "train.plans"}
     free |= set() if config.train.minutes is None else {"train.steps"}
     changes = differences(values(config), values(now))
     if changed := [change for key, change in changes.items() if key not in free]:
         raise UsageError(
-            f"it was trained with other settings than the sweep: {', '.join(changed)}; delete it, "
-            f"so that the sweep trains it again"
+            f"the run was trained with other settings than the sweep: {', '.join(changed)}; delete "
+            f"its folder to train it again"
         )
 
 
@@ -237,7 +237,7 @@ def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRu
 def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Sweep:
     """Group the runs that differ only by seed. Sort by mean val loss, failed groups last."""
     if len({(trial.text_sha256, trial.config.data.val_fraction) for trial in spec.runs}) > 1:
-        log.warning("losses on different texts or val splits: compare only those on the same split")
+        log.warning("texts or val splits of the runs differ: compare only losses on the same split")
     groups: dict[str, SweepResult] = {}
     for trial, run in zip(spec.runs, results, strict=True):
         varied = {key: value for key, value in trial.values.items() if key != "seed"}

@@ -52,17 +52,17 @@ StoredConfig = Annotated[Config, BeforeValidator(_upgraded)]
 class Trial(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older files have further keys
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # ignores unknown keys of old files
     name: Annotated[str, AfterValidator(_run_name)]  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     asked: StoredConfig  # the config that the user gave; settings can be unset
     is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
-    config: StoredConfig = Config()  # to train with, including what gpt has chosen
+    config: StoredConfig = Config()  # config to train with, including what gpt has chosen
     text_sha256: str = ""  # hash of the text, to notice that it has changed
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the user gave, by dotted key; without those that gpt chooses."""
+        """Settings by dotted key: those that the user gave, or all if gpt chooses none."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")
@@ -112,13 +112,13 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
     if before != now:
         raise UsageError(
-            f"{folder} is another sweep: its runs have other names or settings; give the same ones "
-            f"to resume it, or choose another --run-dir"
+            f"{folder} is another sweep: its runs have other names or settings than given now; "
+            f"repeat its settings to resume it, or choose another --run-dir"
         )
 
 
 def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
-    """Return all combinations of the values of the settings in `changes`. The last varies fastest.
+    """Return all combinations of the values in `changes`; the last setting varies fastest.
 
     A setting has several values if its text has commas or is a YAML list, unless the setting
     accepts the whole text as one value. `train.learning_rate=1e-3,2e-3` has two values.
@@ -126,7 +126,7 @@ def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
 
     Returns:
         A dict from a name, such as `lr-1e-3,seed-1337`, to a combination: a dict from each setting
-        with several values to its value, as typed.
+        with several values to the chosen value, as typed.
 
     Raises:
         ConfigError: a list is empty, or has no value between two commas.

@@ -10,7 +10,7 @@ In this module, a character means an id, which can also be a byte.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
-   equally. None makes more than the useful passes; the rest of the time remains unused.
+   equally. No model makes more than the useful passes; any remaining time is unused.
 3. **Token dropout** is listed in PASSES. It is used if a member makes at least MIN_DROPOUT_PASSES.
 4. T follows from the shorter split (`context_length`). All other settings follow from the size, T
    and the characters that each member sees (`settings`).
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # characters; large models need about 20 (arXiv:2203.15556)
-MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # parameters for each character of the train split
-MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # models of an ensemble, by the type of the device
+MIN_SEEN_PER_PARAMETER = 12  # characters seen; large models need about 20 (arXiv:2203.15556)
+MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more are excluded (rule 1)
+MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
 PASSES = (
     (30_000, 9.0, 0.1),
@@ -42,12 +42,12 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-MIN_DROPOUT_PASSES = 2  # passes of a member; with fewer, there is no token dropout
+MIN_DROPOUT_PASSES = 2  # if a member makes fewer passes, there is no token dropout
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a larger model
 LARGE_PARAMETERS = 6_000_000
-# a reference run: the characters that it sees, its channels, characters per step, learning rates
+# a reference run: number of characters seen, channels, characters per step, learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
 STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
@@ -72,7 +72,7 @@ START_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespear
 
 @dataclass(frozen=True)
 class Choice:
-    """Size of the model, and number of characters that it sees, of a chosen run."""
+    """A chosen run: its model size and the number of characters it sees."""
 
     size: Size
     characters: int  # characters that each member sees
@@ -99,9 +99,9 @@ class Choice:
 def largest_size(
     sizes: Sequence[Size], seen: Callable[[Size], float], train_characters: int
 ) -> tuple[Size, float]:
-    """Return the size by rule 1, and the characters that a model of this size would see.
+    """Choose a size by rule 1. Return it and how many characters a model of this size would see.
 
-    `sizes` are in ascending order. `seen` returns the characters that a model of a size would see
+    `sizes` are in ascending order. `seen` returns how many characters a model of a size would see
     in the time. It is called for one size after another, until a size would see too few.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
@@ -125,7 +125,7 @@ def useful_passes(train_characters: int) -> tuple[float, float]:
 def choose_members(
     size: Size, characters: float, train_characters: int, max_members: int
 ) -> Choice:
-    """Choose how many members share `characters`, what one model sees, by rules 2 and 3."""
+    """Choose members and token dropout by rules 2 and 3; one model would see `characters`."""
     passes, dropout = useful_passes(train_characters)
     useful = passes * train_characters
     members = min(max(1, round(characters / useful)), max_members)
@@ -147,9 +147,9 @@ def context_length(shortest_split: int, size: Size) -> int:
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the characters of a step: `batch_size` x `T`, or if it is None, a chosen number.
+    """Return the number of characters of a step: `batch_size` x `T`, if `batch_size` is set.
 
-    That is a power of two that grows with the square root of `characters`, or `T` if it is larger:
+    Otherwise, it is a power of two that grows with the square root of `characters`, at least `T`:
     in a short run, many small steps are better than few large ones (arXiv:1812.06162;
     scripts/experiments.md).
     """
@@ -165,9 +165,9 @@ def settings(
     """Return the settings of the run `choice`, by dotted key.
 
     Shorter runs have larger learning rates. Models wider than RUN_C have a smaller AdamW rate.
-    `repeats` says whether the text repeats itself, as code does. If so, help heads learn to copy:
-    half of each key comes from the previous character, there are at least two heads, and the first
-    windows are longer.
+    `repeats` says whether the text repeats itself, as code does. If so, copying is made easier to
+    learn: half of each key comes from the previous character, there are at least two heads, and
+    the first windows are longer.
     """
     (n_layer, C), characters = choice.size, choice.characters
     in_step = step_characters(characters, T, batch_size)

@@ -1,4 +1,4 @@
-"""Web application: OpenAI's API for completions, and the page that runs the model; its server."""
+"""Serve a web application: OpenAI's API for completions, and the page that runs the model."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ STALL_S = 3  # seconds without reading after which a stream gives way to another
 Answer = TypeVar("Answer")
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
-MAX_CONNECTIONS = 256  # largest number of clients at once; requests of further ones are refused
+MAX_CONNECTIONS = 256  # largest number of connected clients; requests of others are refused
 
 
 class AccessCheck:
@@ -40,14 +40,14 @@ class AccessCheck:
 
     A page of another site could call this server from the user's browser. The browser then sends
     the site's address as `Origin`, which differs from `Host`. Programs send the token as
-    `Authorization: Bearer TOKEN`, browsers as a password. All other requests go to `app`.
+    `Authorization: Bearer TOKEN`, browsers as a password. Accepted requests go to `app`.
     """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self.app, self.token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or raise HTTPException."""
+        """Pass the request to `app`, or raise HTTPException to refuse it."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
@@ -76,7 +76,7 @@ class App(Starlette):
     One thread computes all texts, a short piece of one request at a time. It never waits for a
     client that reads slowly.
 
-    `hosts` are the names that the `Host` of a request can have; `*` for any. Without this check,
+    `hosts` are the names allowed in the header `Host`; `*` allows any. Without this check,
     a site whose name resolves to this machine would pass AccessCheck, because its `Origin` equals
     `Host` (DNS rebinding). Requests need `token`, unless it is None.
     """
@@ -85,7 +85,7 @@ class App(Starlette):
         self.model = model
         self._thread = ThreadPoolExecutor(1, "gpt serve")
         self._texts = 0  # number of texts being generated, or not yet read by their client
-        self.sends: dict[asyncio.Timeout, float] = {}  # events being sent, and since when
+        self.sends: dict[asyncio.Timeout, float] = {}  # of events being sent: timeout, start
         self.should_stop: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self.page),
@@ -138,7 +138,7 @@ class App(Starlette):
             return JSONResponse(completion.response())
 
     async def advance(self, completion: Completion) -> bool:
-        """Generate a piece of the texts; return whether they have not yet ended."""
+        """Generate the next piece of the texts; return whether to call `advance` again."""
         if self.should_stop():
             raise HTTPException(503, "the server is stopping")
         return await self.in_thread(completion.advance)
@@ -149,9 +149,9 @@ class App(Starlette):
 
     @contextmanager
     def places(self, completion: Completion) -> Iterator[None]:
-        """Reserve memory for the texts of `completion`.
+        """Reserve a place for each text of `completion`; there are MAX_TEXTS places in all.
 
-        If there is none, end the streams that are not being read, and raise HTTPException.
+        If too few are free, end streams unread for STALL_S seconds, and raise HTTPException.
         """
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:
@@ -173,7 +173,7 @@ class App(Starlette):
 class EventStream(StreamingResponse):
     """Response that streams a completion.
 
-    If its client has not read for STALL_S seconds, the next request that finds no place ends it.
+    If the client reads nothing for STALL_S seconds, a request that finds no place ends the stream.
     """
 
     def __init__(self, app: App, completion: Completion) -> None:
@@ -216,7 +216,7 @@ async def _read_body(request: Request) -> bytes:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed, with a message in OpenAI's format."""
-    if isinstance(error, ClientDisconnect):  # it left before it had sent the whole body
+    if isinstance(error, ClientDisconnect):  # the client left before it had sent the body
         return Response(status_code=499)
     if isinstance(error, HTTPException) and error.detail == "Not Found":  # no route has the path
         error = HTTPException(404, f"{request.url.path:.100}: expected {PATHS}")
@@ -230,11 +230,11 @@ def serve(
 ) -> None:
     """Serve a model until SIGINT or SIGTERM arrives, then run that signal's previous handler.
 
-    Port 0 is any that is free. Requests need `token`, unless it is None. `on_ready` is called with
+    Port 0 means any free port. Requests need `token`, unless it is None. `on_ready` is called with
     the URL of the server when it accepts connections.
 
     Raises:
-        UsageError: `host` is not an address; or other machines can reach it, and there is no token.
+        UsageError: `host` is not an address, or other machines can reach it and `token` is None.
         GPTError: the address or port cannot be used.
     """
     try:

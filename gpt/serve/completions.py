@@ -54,7 +54,7 @@ class CompletionRequest(BaseModel):
     """A request to continue, or score, one or more prompts.
 
     A token is an id: a character or, with a byte model, a byte. The defaults are OpenAI's. A field
-    that is null has its default.
+    that is null takes its default.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -75,7 +75,7 @@ class CompletionRequest(BaseModel):
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored
-    # not supported: only the value that changes nothing is accepted
+    # not supported: only the default, which has no effect, is accepted
     best_of: Literal[1] = 1
     presence_penalty: Literal[0] = 0
     frequency_penalty: Literal[0] = 0
@@ -97,7 +97,7 @@ def parse_request(body: bytes) -> CompletionRequest:
     """Parse the body of a request.
 
     Raises:
-        HTTPException: it is not JSON, or a field is unknown or wrong.
+        HTTPException: `body` is not JSON, or a field is unknown or wrong.
     """
     try:
         return CompletionRequest.model_validate_json(body)
@@ -119,7 +119,7 @@ class Token(NamedTuple):
 
     id: int
     log_probability: float | None = None  # None for the first id of a prompt
-    likely: dict[str, float] | None = None  # by name
+    likely: dict[str, float] | None = None  # log-probabilities by the name of the id
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ class CompletionChoice:
     has_logprobs: bool  # whether the JSON lists tokens
     text: str = ""  # characters to send next
     sent: int = 0  # number of characters sent
-    decoded: int = 0  # number of characters so far, including the beginning of a stop string
+    decoded: int = 0  # number of decoded characters, whether sent or not
     generated: int = 0  # number of tokens so far, including those of a stop string
     # tokens to send, each as (index of its character, token)
     tokens: deque[tuple[int, Token]] = field(default_factory=deque)
@@ -230,7 +230,7 @@ class Completion:
         self._steps = self._generate()
 
     def advance(self) -> bool:
-        """Generate for about PIECE_S; return whether the texts have not yet ended.
+        """Generate for about PIECE_S seconds; return whether to call `advance` again.
 
         Raises:
             CheckpointError: the model's logits are NaN or infinite.
@@ -262,7 +262,7 @@ class Completion:
         yield "data: [DONE]\n\n"
 
     def _generate(self) -> Iterator[None]:
-        """Echo the prompts, then continue them; yield after each id."""
+        """Continue the prompts, after echoing them if requested; yield after each id."""
         request, model = self.request, self.model
         if request.echo:
             yield from self._echo()
@@ -284,7 +284,7 @@ class Completion:
             yield
 
     def _echo(self) -> Iterator[None]:
-        """Begin each choice with its prompt; score it if log-probabilities are requested."""
+        """Begin each choice with its prompt, scored if log-probabilities are requested."""
         n = self.request.n
         for start, prompt in zip(range(0, len(self.prompts), n), self.prompts[::n], strict=True):
             tokens = [Token(id_) for id_ in prompt]
@@ -298,7 +298,7 @@ class Completion:
                 choice.echo(tokens)
 
     def _token(self, id_: int, log_probabilities: NDArray[np.float64]) -> Token:
-        """Return the token of an id, given the log-probabilities (V,) of all ids."""
+        """Return the Token of `id_`, given the log-probabilities (V,) of all ids."""
         if (count := self.request.logprobs) is None:
             return Token(id_)
         top = np.argsort(-log_probabilities, kind="stable")[:count].tolist()

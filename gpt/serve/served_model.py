@@ -63,10 +63,10 @@ class ServedModel:
         return prompt
 
     def normalized(self, field: str, text: str) -> str:
-        """Normalise `text`, the value of a `field`, like the text of the run.
+        """Normalise `text`, the value of a request's `field`, as the text of the run was.
 
         Raises:
-            HTTPException: it has more than MAX_MARKS combining characters in a row.
+            HTTPException: `text` has more than MAX_MARKS combining characters in a row.
         """
         rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
         marks = max((len([*row]) for is_combining, row in rows if is_combining), default=0)

@@ -235,8 +235,8 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
 def with_offset(k: Tensor, ids: Tensor) -> Tensor:
     """Replace half of the channels of keys (B, H, T, hs) by those of the previous key.
 
-    These are the channels that rotary positions rotate least. In the first key of a text, they are
-    zeros. A query that looks for `e` then finds the character after an `e`.
+    The replaced channels are those that rotary positions rotate least; in the first key of a text,
+    they become zeros. A query that looks for `e` then finds the character after an `e`.
     """
     pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
     kept = k.shape[-1] // 4  # half of the hs / 2 pairs
