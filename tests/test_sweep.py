@@ -408,7 +408,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_
     text_file.write_text(PANGRAM * 31)
     for again in (command, ("train", "--resume", "small-sweep")):
         code, out, _ = gpt(*again)
-        assert (code, "has changed since runs/small-sweep began" in out) == (1, True)
+        assert (code, "has changed since the sweep runs/small-sweep began" in out) == (1, True)
     for change in (("--set", "train.steps=6"), ("--minutes", 0)):  # 0 minutes were ignored
         code, _, err = gpt("train", "--resume", "small-sweep", *change)
         assert (code, "whose settings cannot change" in err) == (2, True)

@@ -28,8 +28,8 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 class MemorisationReport:
     """Shares of the substrings of COPY_IDS ids that also occur in the train split."""
 
-    copied: float  # share of substrings of the model's samples
-    in_text: float  # share of substrings of the evaluated text, for comparison
+    copied: float  # share of the substrings of the model's samples that train has
+    in_text: float  # share of the substrings of the evaluated text that train has
     length: int = COPY_IDS  # number of ids in each substring
 
 

@@ -103,8 +103,8 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 class Scores:
     """Predictions of n consecutive ids of a text."""
 
-    start: int  # index of the first scored id in the text
-    losses: NDArray[np.float32]  # (n,) nats of each id
+    start: int  # index in the text of the first of the n ids
+    losses: NDArray[np.float32]  # (n,) loss of each id in nats
     contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
     likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first
     probabilities: NDArray[np.float32]  # (n, k) probabilities of `likely`

@@ -105,7 +105,7 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
         complete.mkdir()
         for name, content in contents.items():
             write_synced(complete / name, [content])
-        if place == out:  # keep its other files, such as those of git
+        if place == out:  # keep other files in `out`, such as those of git
             for name in contents:
                 (complete / name).replace(out / name)
         else:
@@ -190,7 +190,7 @@ def _generation(checkpoint: CheckpointData) -> dict[str, Any]:
         rules = {
             "do_sample": True,
             "temperature": sample.temperature,
-            "top_k": sample.top_k or 0,  # 0: all; without it, transformers would use 50
+            "top_k": sample.top_k or 0,  # 0 allows all ids; the default of transformers is 50
             "top_p": sample.top_p,
             "min_p": sample.min_p or None,
         }

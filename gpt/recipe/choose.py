@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time that all measurements take
 USUAL_PROBES = 12  # measurements: long steps, short steps and scoring, for each of four sizes
-MEMBERS_TIME = 0.9  # time of a step of K members on several threads, relative to K single models
+MEMBERS_TIME = 0.9  # time of a step of K members / K times that of one model, with several threads
 MAX_SPEEDUP = 1.25  # factor by which training faster than measured may exceed the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
@@ -89,7 +89,7 @@ class _Chooser:
     clock: Callable[[], float]
     should_stop: Callable[[], bool]
     ranks: Ranks
-    measured: dict[Size, tuple[Config, Seconds]] = field(default_factory=dict)  # by `measure_size`
+    measured: dict[Size, tuple[Config, Seconds]] = field(default_factory=dict)  # see `measure_size`
 
     def __post_init__(self) -> None:
         self.device = select_device(self.base.device)
@@ -107,7 +107,7 @@ class _Chooser:
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure sizes until one is too slow; return the config for the size before it.
 
-        Also return the choice from which the config follows, and the expected seconds by work.
+        Also return the choice behind the config, and the seconds of a step and a scored character.
         """
         sizes = self._allowed_sizes()
         size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)

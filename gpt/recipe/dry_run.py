@@ -74,7 +74,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # such a run makes the same measurements before its first step
+            start_s = clock()  # with `train.minutes`, a run makes these measurements, too
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)

@@ -142,7 +142,7 @@ def _chosen(
     shared = str({key: value for key, value in trial.values.items() if key not in own})
     if shared not in choices:
         without_own = config
-        with suppress(ConfigError):  # keep them if other settings are invalid without them
+        with suppress(ConfigError):  # keep `own` if other settings are invalid without them
             without_own = load_config(config, [(key, None) for key in own])
         choices[shared] = choose(without_own)
     return load_config(choices[shared], [*explicit(config).items()])
@@ -167,8 +167,8 @@ def train_trials(
             corpus = load(trial.config)
             if corpus.sha256 != trial.text_sha256:
                 raise UsageError(
-                    f"{corpus.name} has changed since {from_here(folder)} began; restore the "
-                    f"old text, or start a new sweep with another --run-dir"
+                    f"{corpus.name} has changed since the sweep {from_here(folder)} began; restore "
+                    f"the old text, or start a new sweep with another --run-dir"
                 )
             _train(trial, corpus, run, should_stop, on_event)
             result = _scored(result, run, corpus, trial.config.device)

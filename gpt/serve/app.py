@@ -85,7 +85,7 @@ class App(Starlette):
         self.model = model
         self._thread = ThreadPoolExecutor(1, "gpt serve")
         self._texts = 0  # number of texts being generated, or not yet read by their client
-        self.sends: dict[asyncio.Timeout, float] = {}  # of events being sent: timeout, start
+        self.sends: dict[asyncio.Timeout, float] = {}  # timeout and start of each event sent
         self.should_stop: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self.page),

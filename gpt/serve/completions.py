@@ -36,7 +36,7 @@ LISTS = {  # messages about fields that accept a list or a single item
 }
 # `fail_fast` stops at the first wrong item, because a list can have half a million items
 TextList = Annotated[list[str], Field(fail_fast=True)]
-TokenKey = Annotated[str, Field(pattern=r"^\d{1,9}$")]  # an id as a key of JSON
+TokenKey = Annotated[str, Field(pattern=r"^\d{1,9}$")]  # an id, as the key of a JSON object
 Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = TextList | Annotated[list[TokenIds], Field(fail_fast=True)]
