@@ -266,7 +266,7 @@ def test_a_sweep_of_standard_input_is_resumed(gpt, config_file, text_file, monke
     piped(monkeypatch, text.encode())
     code, out, err = gpt(*command)
     assert code == 0, err
-    assert "different texts" in err
+    assert "texts or val splits of the runs differ" in err
     told = json.loads(out)["combinations"]
     losses = {each["values"]["data.source"]: each["mean"] for each in told}
     assert losses[f'["{text_file}"]'] == alone != losses['["-"]']

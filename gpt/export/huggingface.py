@@ -172,7 +172,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _byte_symbols() -> list[str]:
-    """Return the character that stands for each of the 256 bytes in GPT-2's tokenizer.
+    """Return, for each of the 256 bytes, the character that stands for it in GPT-2's tokenizer.
 
     A byte that is a visible character of Latin-1 stands for itself. The other bytes, in ascending
     order, have the characters U+0100, U+0101 and so on.

@@ -201,7 +201,7 @@ class _Chooser:
 
 
 def reads_better_as_bytes(corpus: Corpus) -> bool:
-    """Return whether a model of bytes predicts a text better than a model of its characters.
+    """Return whether a model of bytes is likely to predict the text better than one of characters.
 
     Bytes are better for a text of many distinct characters if nearly all characters have one byte.
     A model of 256 ids is then smaller and faster.

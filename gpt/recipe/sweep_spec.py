@@ -101,9 +101,9 @@ def check_different(trials: Sequence[Trial]) -> None:
         first = names.setdefault(repr(sorted(trial.settings.items())), trial.name)
         if first != trial.name:
             raise UsageError(
-                f"the runs {first} and {trial.name} have the same settings; leave one of them out "
-                f"(null is the default of a setting; --minutes overrides train.minutes, and "
-                f"--init-from overrides train.init_from)"
+                f"expected runs that differ, but {first} and {trial.name} have the same settings; "
+                f"leave one out (null is the default of a setting, and --minutes and --init-from "
+                f"override train.minutes and train.init_from)"
             )
 
 

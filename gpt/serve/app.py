@@ -36,7 +36,7 @@ MAX_CONNECTIONS = 256  # largest number of connected clients; requests of others
 
 
 class AccessCheck:
-    """ASGI application that refuses requests sent by pages of other sites, or without `token`.
+    """ASGI application that refuses requests from pages of other sites, and those without `token`.
 
     A page of another site could call this server from the user's browser. The browser then sends
     the site's address as `Origin`, which differs from `Host`. Programs send the token as
@@ -73,8 +73,8 @@ class AccessCheck:
 class App(Starlette):
     """Web application.
 
-    One thread computes all texts, a short piece of one request at a time. It never waits for a
-    client that reads slowly.
+    One thread computes all texts, a short piece of one request at a time. The thread never waits
+    for a client that reads slowly.
 
     `hosts` are the names allowed in the header `Host`; `*` allows any. Without this check,
     a site whose name resolves to this machine would pass AccessCheck, because its `Origin` equals

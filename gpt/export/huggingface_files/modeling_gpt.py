@@ -209,7 +209,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def as_texts(ids: Tensor, t: int) -> Texts:
-    """Return positions and mask of the last `t` ids of the B texts in `ids` (B, T)."""
+    """Return the texts `ids` (B, T) with the positions and the mask of their last `t` ids."""
     present = ids != ABSENT
     positions = (present.cumsum(1) - 1).clamp(min=0)[:, -t:]
     key = torch.arange(ids.shape[1], device=ids.device)
