@@ -215,7 +215,7 @@ def test_the_textbook_is_a_short_program_that_needs_torch_alone(written, monkeyp
     [
         (None, "expected the name of a UTF-8 text, got an error: .*No such file"),
         (b"caf\xe9", "expected the name of a UTF-8 text, got an error: .*0xe9"),
-        (b"short", "expected a train split longer than T = 64, got 4"),
+        (b"short", "expected a train split longer than 64 characters, got 4"),
     ],
 )
 def test_a_text_that_the_textbook_cannot_train_on_ends_in_one_line(

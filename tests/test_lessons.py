@@ -55,7 +55,7 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     36: ("positions", r"to attention the past is a set"),
     37: ("scaling", r"q \. k has variance hs"),
     38: ("scaling", r"1\.0449 1\.0700 17\.4690 1\.0918"),
-    39: ("scaling", r"Scores of variance 1 do that at any head size"),
+    39: ("scaling", r"Scores of variance 1 allow that at any head size"),
     40: ("scaling", r"scores 0\.1925 0\.1426 0\.2351 0\.1426 0\.2872"),
     41: ("scaling", r"8 x scores 0\.0326 0\.0030 0\.1615 0\.0030 0\.8000"),
     42: ("scaling", r"exp widens differences"),

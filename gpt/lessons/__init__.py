@@ -2,8 +2,8 @@
 
 A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. Comments that begin in
 the first column are its prose, in Markdown; the last ones, after `# Answers`, answer the exercises.
-Where an import is marked `# code shown`, a lesson shows the code of what it imports. `render` shows
-a lesson in a terminal, or writes it as a notebook or as a program. `ladder` has what lessons share,
+An import marked `# code shown` is replaced by the code of what it imports. `render` shows a lesson
+in a terminal, or writes it as a notebook or as a program. `ladder` has the code that lessons share,
 and `textbook` is the whole model as one program.
 """
 
@@ -24,5 +24,5 @@ LESSONS = {  # in the order in which they build on each other
     "recipe": "what this project adds to the textbook, and how much it helps",
     "follow": "one character on its way through your own model",
 }
-FOLLOW = "follow"  # the lesson about a trained model, which takes --run and --text
-TEXTBOOK = "textbook"  # the program that --write writes; it is not a lesson
+FOLLOW = "follow"  # this lesson shows a trained model; only it takes --run and --text
+TEXTBOOK = "textbook"  # not a lesson, but a program; only --write FILE.py works with it

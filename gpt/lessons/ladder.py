@@ -18,7 +18,7 @@ from gpt.text.sources import open_source
 
 SEED = 1337
 WINDOWS = ["returns", "the set"]  # the example of the lessons: two windows from python-docs
-LADDER = {  # loss on val after 300 steps, measured by the lessons on Python 3.11's documentation
+LADDER = {  # loss on val after 300 steps on the documentation of Python 3.11, as lessons print it
     "bigram": 2.3312,
     "average": 2.3335,
     "average of values": 2.2491,
@@ -48,14 +48,14 @@ def example() -> tuple[Tensor, list[str]]:
 
 
 def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
-    """Draw B windows; return their ids (B, T) and the ids that follow."""
+    """Draw B windows; return their ids (B, T) and the id after each."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
     return [windows[:, :-1], windows[:, 1:]]
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of -ln p(y), where `model` predicts from x."""
+    """Return the mean of -ln p(y); `model` predicts p from x."""
     logits = model(x)  # (B, T, V)
     return F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean -ln p
 
@@ -67,7 +67,7 @@ def train(model: nn.Module, ids: Tensor, steps: int, rate: float) -> None:
     for step in range(steps):
         x, y = draw_batch(ids)
         loss = loss_of(model, x, y)
-        optimizer.zero_grad()  # forget the gradients of the last step
+        optimizer.zero_grad()  # clear the gradients of the previous step
         loss.backward()  # compute the gradient of every parameter
         optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
         optimizer.step()
@@ -82,18 +82,18 @@ def val_loss(model: nn.Module, ids: Tensor, T: int = 16) -> float:
 
 @torch.no_grad()
 def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
-    """Append `count` ids to ids (1, t), each drawn after the last T."""
+    """Append `count` ids to ids (1, t); predict each from the last T."""
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         p = logits.softmax(dim=-1)
-        ids = torch.cat([ids, p.multinomial(1)], dim=1)  # drawn by p
+        ids = torch.cat([ids, p.multinomial(1)], dim=1)  # draw one by p
     return ids
 
 
 def fit(
     new_model: Callable[[], nn.Module], steps: int, rate: float = 0.01, ids: Tensor | None = None
 ) -> tuple[nn.Module, float]:
-    """Train a new model on `ids` (default: train of python-docs); return it, and its val loss."""
+    """Train a new model on `ids` (default: train of python-docs); return it and its val loss."""
     train_ids, val_ids, _ = python_docs()
     torch.manual_seed(SEED)
     model = new_model()
@@ -121,7 +121,7 @@ def climb(
 
 
 class SmallModel(nn.Module):
-    """Embed ids, let `mix` change the vectors, predict V logits."""
+    """Embed ids, apply `mix` to the vectors, compute V logits."""
 
     def __init__(self, V: int, mix: nn.Module, C: int = 64) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class SmallModel(nn.Module):
 
 
 class Residual(nn.Module):
-    """Add what `f` computes from x to x."""
+    """Add f(x) to x."""
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
 """The lesson `averaging`. From: Karpathy, "Let's build GPT"."""
 
-# A bigram sees one character. To use more, each position may look at all characters up to it, and
-# at none after it, because those are to be predicted: the model is **causal**. The simplest way is
-# to average.
+# The bigram model sees one character. To use more, each position may look at all characters up to
+# it, and at none after it, because the later ones are to be predicted: the model is **causal**. The
+# simplest way is to average.
 #
 # ## Vectors
 # The example of the next lessons: B = 2 windows of T = 7 characters, 'returns' and 'the set'. Each
-# character is a **vector** of C = 15 numbers, its **channels**. For now, they are random. Equal
-# characters have equal vectors: see r at positions 0 and 4. All sizes differ, so each **shape**
-# says which axis is which: **batch**, **time**, channels.
+# character is a **vector** of C = 15 numbers, its **channels**. For now, the numbers are random.
+# Equal characters have equal vectors: see r at positions 0 and 4. B, T and C differ, so a **shape**
+# shows which axis is which: **batch**, **time**, channels.
 from collections.abc import Callable
 
 import torch
@@ -35,7 +35,7 @@ def by_loop(x: Tensor) -> Tensor:
 
 
 def by_matmul(x: Tensor) -> Tensor:
-    """Do the same by a product with triangular weights."""
+    """Average the past of x by a product with triangular weights."""
     T = x.shape[1]
     weights = torch.tril(torch.ones(T, T))  # ones on and below the diagonal
     weights = weights / weights.sum(dim=1, keepdim=True)
@@ -51,11 +51,11 @@ check("loop = matrix product", by_matmul(x), by_loop(x))
 # Row t of `weights` says how much of each position (column) goes into position t. `@` multiplies
 # the matrices in the last two dimensions. The weights are **broadcast**: used for each of the B
 # windows. The third way begins with **scores**, which say how relevant a position (column) is to
-# another (row). Here all are 0. `masked_fill` sets those of the future to -inf: the **causal
-# mask**. Softmax of a row gives positive weights with sum 1, a **distribution**, and exp(-inf) = 0
-# is the weight of the future.
+# another (row). Here all scores are 0. `masked_fill` sets those of later positions to -inf: the
+# **causal mask**. Softmax of a row gives weights with sum 1, a **distribution**, and exp(-inf) = 0
+# is the weight of each later position.
 def by_softmax(x: Tensor) -> Tensor:
-    """Do the same by a softmax of masked scores."""
+    """Average the past of x by a softmax of masked scores."""
     T = x.shape[1]
     future = torch.tril(torch.ones(T, T)) == 0
     scores = torch.zeros(T, T).masked_fill(future, float("-inf"))
@@ -98,9 +98,9 @@ rows = {"average": lambda: SmallModel(V, Residual(by_softmax))}
 losses = climb(rows, STEPS)
 
 
-# The average brings nothing (2.3335 against 2.3312): it weighs all of the past alike, whatever the
-# characters are. If the scores are not 0 but depend on the data, each position takes more from some
-# positions than from others. That is **attention**, the next lesson.
+# The average does not lower the loss (2.3335; bigram 2.3312): it weighs all of the past alike,
+# whatever the characters are. If the scores are not 0 but depend on the data, each position takes
+# more from some positions than from others. That is **attention**, the next lesson.
 #
 # ## Exercises
 # 1. Let each row of `by_matmul` average the future. What are rows 0 and 6 then? Which check fails?
@@ -119,8 +119,8 @@ check("by_cumsum = loop", by_cumsum(x), by_loop(x))
 
 # Answers
 #
-# 1. Row 0 is the mean of all seven vectors, row 6 its own vector: each row averages itself and the
-#    future. "loop = matrix product" fails. A mask turned the wrong way is a common mistake.
+# 1. Row 0 is the mean of all seven vectors, row 6 is its own vector: each row averages itself and
+#    the later ones. "loop = matrix product" fails. A mask turned the wrong way is a common mistake.
 #
 # 2. Divide the sum of rows 0 to t by their number:
 #

@@ -1,9 +1,9 @@
 """The lesson `block`. From: Karpathy; ResNet (arXiv:1512.03385), pre-LN (arXiv:2002.04745)."""
 
 # Attention moves information between positions. A **multilayer perceptron** (**MLP**) then computes
-# at each position alone: up to 4 C channels, an **activation** (a function of each number), back to
-# C. The two are a **block**. Each reads a normalised copy of x and adds to x, the **residual
-# stream** through the model.
+# at each position alone: a linear layer to 4 C channels, an **activation** (a function of each
+# number), a linear layer to C channels. Attention and MLP form a **block**. Each reads a normalised
+# x and adds to x, the **residual stream**.
 #
 # ```
 # x --+-----------------------------(+)--+-----------------------(+)--> x
@@ -24,9 +24,9 @@ from gpt.lessons.textbook import FeedForward, TextbookBlock  # code shown
 
 
 # ## The activation
-# Without it the two linear layers of the MLP would equal a single one. **GELU** is 0 for very
-# negative numbers, x for very large ones, and smooth between: x times the probability that a normal
-# random number is below x. GPT-2 and this block use a formula with tanh that is close to it:
+# Without an activation the two linear layers of the MLP would equal a single one. **GELU** is near
+# 0 for very negative x, near x for very large x, and smooth between: x times the probability that a
+# normal random number is below x. GPT-2 and this block use a formula with tanh that is close to it:
 def gelu(x: Tensor) -> Tensor:
     """Compute GELU in its tanh form (arXiv:1606.08415)."""
     inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)
@@ -38,7 +38,7 @@ exact = F.gelu(x)
 table("GELU", {"x": x, "exact": exact, "tanh form": gelu(x)})
 check("gelu = torch's", gelu(x), F.gelu(x, approximate="tanh"))
 
-# Against torch's own block:
+# Compare with torch's own block:
 torch.manual_seed(1337)
 block, x = TextbookBlock(C=15, H=3, T=7), torch.randn(2, 7, 15)
 form = {"batch_first": True, "norm_first": True}
@@ -60,10 +60,10 @@ check("this block = torch's", block(x), expected)
 
 # ## Why add, and why normalise?
 # Twelve new layers, each y = GELU(x W): how large are the outputs (standard deviation, std), and
-# how long is the gradient that reaches the input? Its reference is 4.0: for identities it is 1 at
-# 16 places, and sqrt(16) = 4.
+# how long is the gradient that reaches the input? Its reference is 4.0: for layers that copy x it
+# is 1 at 16 places, and sqrt(16) = 4.
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
-    """Return the deviations after layers 1, 6, 12, and the gradient."""
+    """Return std after layers 1, 6 and 12, and the gradient's length."""
     torch.manual_seed(1337)
     first = x = torch.randn(2, 8, 16, requires_grad=True)
     deviations = []
@@ -86,10 +86,9 @@ table("", rows, ["std at 1", "std at 6", "std at 12", "gradient"])
 
 
 # Plain layers lose the signal and the gradient. With twice the weights the signal grows, and here
-# no gradient arrives: it is that of channel 0, whose last inputs to GELU are below -16, where GELU
-# is flat. A residual connection passes both on, but what a layer adds grows with x, so x grows
-# exponentially. With LayerNorm before each layer (**pre-LN**) each layer adds about as much as the
-# others.
+# no gradient arrives: it is that of channel 0, whose inputs to the last GELU are below -16, where
+# GELU is flat. A residual connection passes both on, but what a layer adds grows with x, so x grows
+# exponentially. With LayerNorm before each layer (**pre-LN**) all layers add about equally much.
 #
 # ## Three rows of the ladder
 def blocks(n: int) -> nn.Module:
@@ -100,7 +99,7 @@ def blocks(n: int) -> nn.Module:
 
 
 def blocks_without_norm(n: int) -> nn.Module:
-    """Return a model of n blocks that do not normalise."""
+    """Return a model of n blocks without LayerNorm."""
     parts: list[nn.Module] = [AddPositions(16, 64)]
     for _ in range(n):
         parts.append(Residual(MultiHeadAttention(64, 4, 16)))
@@ -121,11 +120,12 @@ twice = {"without LayerNorm": [without], "with LayerNorm": [with_norm]}
 table("four blocks at twice the learning rate", twice)
 
 
-# The last row is higher: in 300 steps, four blocks learn faster without LayerNorm. But at twice the
-# learning rate their loss explodes. Deeper models and longer training need the LayerNorms.
+# The last row of the ladder is higher: in 300 steps, four blocks learn faster without LayerNorm.
+# But without it the loss explodes at twice the learning rate. Deep models and long training need
+# it.
 #
 # ## Exercises
-# 1. Normalise after each addition (post-LN, 2017). What becomes of the last row of the table?
+# 1. Normalise after each addition (post-LN, 2017). What becomes of 'residual, LayerNorm before'?
 #
 # ```diff
 # -    "residual, LayerNorm before": deep(1, residual=True, norm="before"),
@@ -134,7 +134,7 @@ table("four blocks at twice the learning rate", twice)
 #
 # 2. Write the block by hand.
 def by_hand(block: TextbookBlock, x: Tensor) -> Tensor:
-    """Return block(x) by attention, mlp and the two norms of block."""
+    """Return block(x), from the block's attention, mlp and norms."""
 
 
 x = torch.randn(2, 7, 15)

@@ -1,8 +1,8 @@
 """The lesson `counting`. From: Karpathy, "Let's build GPT"; Chen and Goodman 1998, TR-10-98."""
 
 # A **language model** predicts the next **token** of a text. Here a token is a character. This
-# lesson predicts it with a table, measures how good the predictions are, and writes a text with
-# them. Later lessons improve the prediction; the rest stays.
+# lesson predicts the next one with a table, measures how good the predictions are, and writes a
+# text with them. Later lessons improve the predictions only.
 #
 # ## Predict: count pairs
 # A **bigram** is a pair of neighbours. What follows n in 'banana bandana'?
@@ -25,8 +25,8 @@ table("after n", {"count": after_n.values(), "p": p.values()}, map(repr, p))
 # The **loss** of a prediction is $-\ln p$, where p is the predicted probability of the character
 # that follows. Its unit is the **nat**: 0 nats for p = 1, 0.6931 for p = 1/2, infinity for p = 0.
 # The loss of a text is the mean over its characters. A model that knows nothing gives each of V
-# characters p = 1 / V, and has the loss $\ln V$. The exponential of the loss is the **perplexity**:
-# a guess among that many equally likely characters has the same loss.
+# possible characters p = 1 / V, and has the loss $\ln V$. The **perplexity** is the exponential of
+# the loss: the number of equally likely characters among which a guess has the same loss.
 for c in "ad":
     print(f"p({c} after n) = {p[c]}: {-math.log(p[c]):.4f} nats")
 
@@ -40,7 +40,7 @@ from gpt.lessons.ladder import climb, python_docs
 
 train_ids, val_ids, characters = python_docs()
 V = len(characters)
-pair_ids = train_ids[:-1] * V + train_ids[1:]  # pair (a, b): a V + b
+pair_ids = train_ids[:-1] * V + train_ids[1:]  # (a, b) gets the id a V + b
 counts = pair_ids.bincount(minlength=V * V).view(V, V) + 0.01
 p_next = counts / counts.sum(dim=1, keepdim=True)  # (V, V) / (V, 1)
 counted = float(-p_next[val_ids[:-1], val_ids[1:]].log().mean())
@@ -49,11 +49,11 @@ print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 
 
 # ## Train: the same table, without counting
-# Counting needs a row for each context, and the longer contexts are, the rarer is each of them.
+# Counting needs a row for each **context** (the characters before), and long contexts rarely recur.
 # **Training** works for any model. The table becomes an `nn.Module`: `__init__` makes its
 # **parameters**, the numbers that training changes, and `forward` computes predictions from ids;
-# `model(ids)` calls it. A prediction is V **logits**, numbers of any size. **Softmax** turns them
-# into probabilities, positive numbers with sum 1: $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j
+# `model(ids)` calls `forward`. A prediction is V **logits**, numbers of any size. **Softmax** turns
+# them into probabilities, positive numbers with sum 1: $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j
 # \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""
@@ -71,19 +71,19 @@ model = Bigram(V)
 trained = model.table.requires_grad
 print(f"counts: {counts.requires_grad}, model.table: {trained}")
 
-# A tensor with `requires_grad=True` gets a **gradient** when `backward` is called on a loss: the
-# derivative of the loss by each of its numbers. `nn.Parameter` sets `requires_grad=True`; a tensor
-# with `requires_grad=False` is **frozen**. An **optimizer** makes a step of training: it moves each
-# parameter against its gradient. **Adam** divides each gradient by its usual size, so that every
-# parameter moves by about the **learning rate**, which falls from `rate` to 0 (lesson `training`).
-# One step uses a **batch**: B = 32 **windows** of T = 16 characters, drawn at random.
+# Calling `backward` on a loss gives each tensor with `requires_grad=True` a **gradient**: the
+# derivatives of the loss by its numbers. `nn.Parameter` sets `requires_grad=True`; a tensor with
+# `requires_grad=False` is **frozen**. An **optimizer** makes a step of training: it moves each
+# parameter against its gradient. **Adam**, an optimizer, divides each gradient by its usual size,
+# so that every parameter moves by about the **learning rate**, which falls from `rate` to 0 (lesson
+# `training`). A step uses a **batch**: B = 32 **windows** of T = 16 characters, drawn at random.
 # `torch.manual_seed` makes random draws repeatable: the same seed gives the same numbers.
 import torch.nn.functional as F
 
 from gpt.lessons.ladder import draw_batch, loss_of, train  # code shown
 
-# `climb` sets the seed, makes a new model, trains it and measures its loss on all of val. This is
-# the first row of a **loss ladder**. All rows use one seed, the same batches and Adam.
+# `climb` sets the seed, makes a new model, trains it and measures its loss on all of val. This loss
+# is the first row of a **loss ladder**. All rows use the same seed, the same batches and Adam.
 losses = climb({"bigram": lambda: Bigram(V)}, STEPS, rate=0.1)
 
 # The trained table comes close to the counted one (2.3194). Both see one character only. The next
@@ -98,10 +98,10 @@ written = sample(model, val_ids[:1][None], 60)[0]
 print(repr("".join(characters[i] for i in written)))
 
 # ## Optional: longer contexts
-# **Kneser-Ney** counts after n characters, takes a discount from each count and gives it to the
-# prediction from n - 1 characters. This one counts not how often a character came, but after how
-# many *different* ones: 'Francisco' is frequent, but only after 'San'. From n = 2 on it beats the
-# ladder, whose models train for 300 steps only. `gpt eval` compares a trained model with it.
+# **Kneser-Ney** counts what follows n characters. A discount from each count goes to the prediction
+# from n - 1 characters, which counts not how often a character came, but after how many *different*
+# ones: 'Francisco' is frequent, but only after 'San'. From n = 2 on it beats the ladder, whose
+# models train for 300 steps only. `gpt eval` compares a trained model with it.
 from gpt.evaluation.baselines import KneserNey
 
 ngrams = {}
@@ -109,11 +109,11 @@ for n in (0, 1, 2, 4, 8):
     counter = KneserNey(train_ids.numpy(), V, n)
     p = torch.tensor(counter.probabilities(val_ids.numpy()))
     ngrams[n] = -p.log().mean()
-table("loss on val by length of context", {"": ngrams.values()}, ngrams)
+table("loss on val by n preceding characters", {"": ngrams.values()}, ngrams)
 
 
 # ## Exercises
-# 1. In a copy (`--write my.py`), do not add 0.01 to the counts. Which loss is printed?
+# 1. In a copy (`--write my.py`), do not add 0.01 to the counts. Which counted loss is printed?
 #
 # ```diff
 # -counts = pair_ids.bincount(minlength=V * V).view(V, V) + 0.01
@@ -129,7 +129,7 @@ check("mean_loss = counted", mean_loss(p_next, val_ids), counted)
 
 # Answers
 #
-# 1. The counted loss is inf: val has pairs that train has not, whose p is 0. One of them is enough.
+# 1. The counted loss is inf: val has pairs that train lacks; their p is 0. One such pair is enough.
 #
 # 2. Pair each id with the one after it:
 #

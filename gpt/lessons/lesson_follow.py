@@ -1,7 +1,7 @@
 """The lesson `follow`. From: nostalgebraist, "interpreting GPT: the logit lens" (2020)."""
 
 # How does your own model predict the character after a text? `--run RUN` names the model (default:
-# the newest run), `--text` the text (default: the start of its val split).
+# the newest run), `--text` the text (default: the start of the run's val split).
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,11 +45,11 @@ print(*(line[at : at + 76] for at in range(0, len(line), 76)), sep="\n")
 # for the characters before it are added, and with learned positions a row for its position.
 logits, streams = head_analysis.run_with_streams(model, ids)
 names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
-print(f"the last is {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")
+print(f"last token: {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")
 print(f"ngram {config.ngram}, positions {config.positions}, C = {config.C}")
 # ## One head
-# A head is **ablated** if its output is set to 0. Of all heads, this one raises the loss on this
-# text most if it is ablated:
+# A head is **ablated** if its output is set to 0. Of all heads, ablating this one raises the loss
+# on this text most:
 layer, head = 0, 0
 if T > 1:
     losses = head_analysis.losses_without_heads(model, ids)
@@ -67,8 +67,8 @@ table("length", {"": lengths}, ["W_q x", "the query", "longest key"])
 
 # With QK norm, each query and key is first normalised to mean 0 and variance 1, so its length is at
 # most sqrt(hs); with rotary positions it is then rotated, which keeps the length. (With key_offset
-# a key is made of two, and is at most sqrt(2 hs) long.) The score is the dot product times
-# attention_scale / sqrt(hs), and softmax of the scores gives the weights.
+# a key combines halves of two keys, and is at most sqrt(2 hs) long.) The score is the dot product
+# times attention_scale / sqrt(hs), and softmax of the scores gives the weights.
 mask = torch.ones(T, T, dtype=torch.bool).tril()
 out, weights = attend(config.attention_scale * q, k, v, mask)
 scores = config.attention_scale * k @ q[-1] / config.head_size**0.5  # (T,)
@@ -82,7 +82,7 @@ check("the weighted sum = the production model's", out[-1], production)
 
 # ## Through the blocks
 # What would the model predict if it ended after a block? The **logit lens** applies the last
-# LayerNorm and the head of the model to each residual stream.
+# LayerNorm and the head of the model to the residual stream after each block.
 def lens(x: Tensor) -> Tensor:
     """Map a residual stream (1, T, C) to logits (1, T, V)."""
     return model.head(model.norm(x)).detach()
@@ -95,7 +95,7 @@ stages = ["embedding", *(f"block {i + 1}" for i in range(config.n_layer))]
 rows = {}
 for stage, x in zip(stages, streams, strict=True):
     rows[stage] = [x[0, -1].norm(), *lens(x)[0, -1].softmax(-1)[likely]]
-table("length of the stream, and probabilities of the next", rows, columns)
+table("length of the stream, probabilities of the next token", rows, columns)
 at_the_end = lens(streams[-1])[0, -1]
 check("the last row = the prediction", at_the_end, logits[0, -1])
 
@@ -108,9 +108,9 @@ check("the last row = the prediction", at_the_end, logits[0, -1])
 # +    return model.head(x).detach()
 # ```
 #
-# 2. Write the probability of a text.
+# 2. Compute the logarithm of the probability of a text.
 def log_probability(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return ln p of ids[1:] by logits (T, V), summed."""
+    """Return the sum of ln p of ids[1:], predicted by logits (T, V)."""
 
 
 nats = F.cross_entropy(logits[0, :-1], ids[1:], reduction="sum")
@@ -118,10 +118,10 @@ check("log_probability = -nats", log_probability(logits[0], ids), -nats)
 
 # Answers
 #
-# 1. LayerNorm brings every stream to the same scale. Without it, logits are as large as the stream
-#    is long. "the last row = the prediction" fails.
+# 1. LayerNorm brings every stream to the same scale. Without it, a longer stream has larger logits
+#    and so more extreme probabilities. "the last row = the prediction" fails.
 #
-# 2. Select the logits of the characters that came:
+# 2. Select ln p of each character that follows:
 #
 # ```python
 #     return logits[:-1].log_softmax(-1).gather(1, ids[1:, None]).sum()

@@ -1,16 +1,16 @@
 """The lesson `head`. From: Karpathy, "Let's build GPT"; arXiv:1706.03762; 3Blue1Brown."""
 
 # An average weighs all of the past alike. In a **head** of attention each position makes three
-# vectors from its x: a **query** asks what the position looks for, a **key** offers what a position
+# vectors from its x: a **query** asks for what the position needs, a **key** offers what it
 # contains, and a **value** carries what it passes on. The **score** of a query and a key is their
 # **dot product**: the sum of the products of their numbers, large if the two match.
 #
 # $$\mathrm{softmax}(Q K^T / \sqrt{d_k}) V$$
 #
-# Q, K and V have a query, key or value in each row. (Elsewhere V is the number of characters.) K is
-# transposed so that each row of Q meets each column of K^T. $d_k$, here hs (head_size), is the size
-# of a query and of a key, which must be equal. A value may have another size. The root is explained
-# in the lesson `scaling`.
+# Q, K and V have a query, key or value in each row. (Elsewhere V is the number of distinct
+# characters.) K is transposed so that each row of Q meets each column of K^T. $d_k$, here hs
+# (head_size), is the size of a query and of a key: these sizes must be equal. A value may have
+# another size. The square root is explained in the lesson `scaling`.
 #
 # ## The example: (B, T, C) = (2, 7, 15), hs = 5
 import torch
@@ -39,7 +39,7 @@ check("score (6, 2) = W_q x_6 . W_k x_2", scores[0, 6, 2], q[0, 6] @ k[0, 2])
 alone = torch.stack([query(row) @ key(row).T for row in x])
 check("each window alone = the batch", scores, alone)
 
-# Divide by sqrt(hs). Mask and softmax are those of the lesson `averaging`.
+# Divide the scores by sqrt(hs). The mask and the softmax are those of the lesson `averaging`.
 from gpt.lessons.ladder import attend  # code shown
 
 mask = torch.ones(T, T, dtype=torch.bool).tril()  # True: may attend
@@ -51,13 +51,13 @@ check("these lines = torch's scaled_dot_product_attention", out, fused)
 check("weights @ V = the values of weights @ x", out, value(weights @ x))
 
 # Row t of `out` is the sum of all values, each times its weight: a **weighted average** of the
-# past. Its weights depend on the data. To compute one row, all keys and values of its past are
-# needed. A value layer is linear, so it may come before or after the average (the last check).
+# past. The weights depend on the data. To compute one row, all keys and values of its past are
+# needed. The value layer is linear, so it may also follow the average (the last check).
 #
 # Attention is a **directed graph**: an edge leads from each position to itself and to every later
-# one. The mask decides which edges exist, the data how much each counts. Attention moves
-# information between positions: communication. Here queries, keys and values come from one text:
-# **self-attention**.
+# one. The mask decides which edges exist; the data decide how much each edge counts. Attention
+# moves information between positions: communication. Here queries, keys and values come from one
+# text: **self-attention**.
 #
 # ## As a module
 from gpt.lessons.ladder import Head  # code shown
@@ -87,10 +87,10 @@ rows = {
 losses = climb(rows, STEPS)
 
 
-# $W_v$ helps: a past character can add something else than its own embedding. The row `one head` is
-# higher by chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the average of
-# values (2.25 twice). Queries and keys must first be learned, and 300 steps are few. With positions
-# a head gains more (lesson `positions`).
+# $W_v$ helps: a past character can add something else than its own embedding. The loss of `one
+# head` is higher by chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the
+# average of values (2.25 twice). Queries and keys must first be learned, and 300 steps are few.
+# With positions a head gains more (lesson `positions`).
 #
 # ## Exercises
 # 1. Set all queries to 0. Which checks fail, and what are the weights of the last row?
@@ -100,9 +100,9 @@ losses = climb(rows, STEPS)
 # +q, k, v = 0 * query(x), key(x), value(x)
 # ```
 #
-# 2. Write the mask as a function.
+# 2. Write a mask that shows a query only the last `width` keys.
 def window_mask(T: int, width: int) -> Tensor:
-    """Return a mask (T, T): True for a key at most `width` - 1 before."""
+    """Return (T, T): True for keys 0 to `width` - 1 before the query."""
 
 
 expected = mask & (torch.arange(T)[:, None] - torch.arange(T) < 3)
@@ -113,7 +113,7 @@ check("window_mask = the mask of width 3", window_mask(T, 3), expected)
 # 1. All scores are 0, so each row is an average, and the last one has weights of 0.1429 = 1 / 7.
 #    "each window alone = the batch" and "Head = the steps above" fail.
 #
-# 2. Of a triangle, remove the triangle that is `width` lower:
+# 2. From the triangle, remove the one that begins `width` rows lower:
 #
 # ```python
 #     ones = torch.ones(T, T, dtype=torch.bool)

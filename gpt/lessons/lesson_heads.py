@@ -44,14 +44,14 @@ heads = ["head 1", "head 2", "head 3"]
 heat_map("weights of the last query", last, heads, names)
 
 # ## One matrix product
-# One layer, often called `c_attn`, computes the queries, keys and values of all heads: (C, 3 C).
-# `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given sizes; use it if
-# values have another size.) `view` cuts each part into H heads of hs. `transpose` brings H before
-# t, because `@` multiplies the last two dimensions.
+# One layer, often called `c_attn`, computes the queries, keys and values of all heads; its matrix
+# is (C, 3 C). `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given
+# sizes; use it if values have another size.) `view` cuts each part into H heads of hs. `transpose`
+# brings H before t, because `@` multiplies the last two dimensions.
 from gpt.lessons.textbook import MultiHeadAttention  # code shown
 
 together = MultiHeadAttention(C, H, T)
-for i, name in enumerate(["query", "key", "value"]):  # rows of qkv
+for i, name in enumerate(["query", "key", "value"]):  # copy into qkv
     rows = [getattr(head, name).weight.data for head in apart.heads]
     together.qkv.weight.data[C * i : C * (i + 1)] = torch.cat(rows)
 together.projection = apart.projection
@@ -60,7 +60,7 @@ q, k, v = together.heads(x)
 print("qkv", tuple(together.qkv(x).shape), " q", tuple(q.shape))
 
 # ## The mask
-# The mask is made once, for T characters, and cropped to the t characters that came in. It has the
+# The mask is made once, for T characters, and cropped to the t characters of the input. It has the
 # shape (1, 1, T, T), so it is broadcast over the B windows and H heads. It is a **buffer** of the
 # module: it moves with the module to another device, and is not trained. It is not `persistent`: a
 # checkpoint does not store it. B is read from x, so any batch fits.
@@ -83,8 +83,8 @@ except RuntimeError as error:
 y = y.transpose(1, 2)
 check("contiguous().view()", y.contiguous().view(B, T, C), y.flatten(2))
 
-# The notebook's check has T = 16, C = 16, H = 8 and hs = 32: H hs = 256 is not C, and the
-# projection goes back to C. So hs need not be C / H.
+# So far C is H hs, but hs need not be C / H. With T = 16, C = 16, H = 8 and hs = 32, H hs = 256 is
+# not C, and the projection goes back to C.
 eight = ListOfHeads(16, 8, 32)
 print("256 -> 16:", tuple(eight(torch.randn(4, 16, 16)).shape))
 
@@ -103,7 +103,7 @@ losses = climb({"four heads": four_heads}, STEPS)
 
 
 # Four heads with their projection learn faster than one head: 2.1476 against 2.2875. (With the
-# seeds 1 and 2, four heads reach 2.14 and 2.14, and one head 2.20 and 2.19.)
+# seeds 1 and 2, four heads reach 2.14 twice, and one head 2.20 and 2.19.)
 #
 # ## Exercises
 # 1. Join the heads by `reshape` without transposing. The shape stays. Which checks fail, and why?
@@ -123,11 +123,11 @@ check("split_heads = the queries", split_heads(queries, H), q)
 
 # Answers
 #
-# 1. A row of H hs numbers is now one head at several positions, instead of all heads at one. "a
-#    list of heads = one product" fails, and so does "4 characters alone = the first 4": an early
+# 1. A row of H hs numbers now holds one head at several positions, not all heads at one position.
+#    "a list of heads = one product" fails, and so does "4 characters alone = the first 4": an early
 #    row holds numbers of later positions, so the layer is no longer causal.
 #
-# 2. Cut the last dimension, then swap:
+# 2. Cut the last dimension into H and hs, then swap T and H:
 #
 # ```python
 #     return x.view(x.shape[0], x.shape[1], H, -1).transpose(1, 2)

@@ -1,10 +1,11 @@
 """The lesson `layers`. From: Raschka, "Build a Large Language Model (From Scratch)", chapter 3."""
 
-# The same head with numbers for a calculator, from Raschka's book: six words (the tokens here),
-# each a vector of d_in = 3 numbers, and no mask. Three matrices of (3, 2) make queries, keys and
-# values of d_out = 2 numbers. (In a GPT, the heads together usually have as many numbers as x; here
-# the sizes differ so that each shape shows which is which.) Seed 123 gives its notebook's figures:
-# after `torch.manual_seed(123)` the same draws follow, so the order of the draws matters.
+# A head once more, with few enough numbers for a calculator, from Raschka's book: six words (the
+# tokens here), each a vector of d_in = 3 numbers, and no mask. Three matrices of (3, 2) make
+# queries, keys and values of d_out = 2 numbers. (In a GPT, the heads together usually have as many
+# numbers as x; here the sizes differ so that each shape shows which is which.) Seed 123 gives the
+# book's figures: after `torch.manual_seed(123)` the same draws follow, so the order of the draws
+# matters.
 import torch
 from torch import Tensor, nn
 
@@ -25,10 +26,10 @@ heat_map("matrices", torch.cat([W_q, W_k, W_v], 1), ["0", "1", "2"], qkv)
 Q, K, V = X @ W_q, X @ W_k, X @ W_v  # (6, 3) @ (3, 2) -> (6, 2)
 heat_map("queries, keys, values", torch.cat([Q, K, V], 1), words, qkv)
 
-# Follow 'journey'. Its score with itself is q . k, and its scores with all words are its row of the
-# matrix of scores. Divide this row by sqrt(d_out) = sqrt(2); softmax makes the weights. The sum of
-# all values, each times its weight, is its **context vector**. All keys and values are needed for
-# this one vector.
+# Take the word 'journey'. Its score with itself is its q . k, and its scores with all words are a
+# row of the matrix of scores. Divide this row by sqrt(d_out) = sqrt(2); softmax turns it into
+# weights. The sum of all values, each times its weight, is the **context vector** of 'journey'. All
+# keys and values are needed for this one vector.
 print(f"'journey' with itself: {Q[1] @ K[1]:.4f}")
 scores = Q @ K.T  # (6, 2) @ (2, 6) -> (6, 6): every query with every key
 heat_map("all scores: query (row), key (column)", scores, words, words)
@@ -39,12 +40,11 @@ heat_map("context vectors", context.T, ["c0", "c1"], words)
 
 
 # ## As a module
-# An `nn.Module` collects parameters. `__init__` makes them, and `forward` is what calling the
-# module runs. An `nn.Parameter` is in `parameters()`, which an optimizer trains, and in
-# `state_dict()`, which a **checkpoint** (the file of a trained model) stores. It has
-# `requires_grad=True`: `backward` computes its gradient. The matrices above have
-# `requires_grad=False`: they are frozen. So is X here. In a model, x is an embedding, which is
-# trained, too.
+# An `nn.Module` collects parameters. `__init__` makes them, and `forward` runs when the module is
+# called. An `nn.Parameter` is in `parameters()`, which an optimizer trains, and in `state_dict()`,
+# which a **checkpoint** (a trained model on disk) stores. A parameter has `requires_grad=True`:
+# `backward` computes its gradient. The matrices above have `requires_grad=False`: they are frozen.
+# So is X here. In a model, x is an embedding, which is trained, too.
 class SelfAttention(nn.Module):
     """One head without a mask: three matrices (d_in, d_out)."""
 
@@ -70,9 +70,9 @@ print(f"grad: W_q {by_hand.W_q.grad is not None}, X {X.grad is not None}")
 # ## With linear layers
 # `nn.Linear(d_in, d_out)` maps tensors of any shape `(*, d_in)` to `(*, d_out)`. It keeps its
 # matrix transposed, (d_out, d_in). A **bias** (`bias=True`, here an option for q, k and v) adds a
-# trained vector; GPT-2 has it, most later models do not. The seed is 789:
+# trained vector; GPT-2 has biases, most later models do not. The book's seed for this class is 789:
 class LinearAttention(nn.Module):
-    """The same head, made of linear layers."""
+    """One head without a mask, made of linear layers."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool = False) -> None:
         super().__init__()
@@ -94,20 +94,20 @@ check("same matrices: linear = by hand", linear(X), by_hand(X))
 
 # The two classes differ only in their initial weights. `torch.rand` draws from 0 to 1. `nn.Linear`
 # draws from -a to a, where a = 1 / sqrt(d_in). **Variance** is the mean squared distance from the
-# mean: here a^2 / 3 = 1 / (3 d_in). An output is a sum of d_in products, so inputs of variance 1
-# give outputs of variance 1 / 3: smaller than the inputs, but the same for every d_in. Scores of
-# two such outputs, divided by sqrt(hs), have a variance of about 1/3 x 1/3 (lesson `scaling`): the
-# scores of a new head are small.
+# mean: for these weights a^2 / 3 = 1 / (3 d_in). An output is a sum of d_in products, so inputs of
+# variance 1 give outputs of variance 1 / 3: smaller than the inputs, but the same for every d_in.
+# Scores of two such outputs, divided by sqrt(hs), have a variance of about 1/3 x 1/3 (lesson
+# `scaling`): the scores of a new head are small.
 torch.manual_seed(1337)
-noise, head = torch.randn(4, 8, 32), Head(32, 16)  # of the lesson head
+noise, head = torch.randn(4, 8, 32), Head(32, 16)  # as in the lesson head
 q, k = head.query(noise), head.key(noise)
 new_scores = q @ k.transpose(-2, -1) / 16**0.5
 variances = [noise.var(), q.var(), new_scores.var()]
 table("variance", {"": variances}, ["x", "q", "scores / sqrt(hs)"])
 
-# The notebook has a slip: its second class divides by the root of a *global* `d_k` = 2, not of the
-# size of its keys. It gives the right numbers as long as d_out is 2. With keys of size 5:
-d_k = 2  # the notebook's global
+# Beware of a class that divides by the root of a *global* `d_k` = 2, not of the size of its keys.
+# Its results are right only if d_out is 2. They are wrong for keys of size 5:
+d_k = 2  # the global variable
 q3, k3 = torch.randn(2, 6, 5)  # keys of size 5
 right, slip = q3 @ k3.T / 5**0.5, q3 @ k3.T / d_k**0.5
 check_differ("scores, divided by sqrt(5) and by sqrt(d_k)", right, slip)

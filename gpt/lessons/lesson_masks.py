@@ -2,12 +2,12 @@
 
 # A mask says which keys a query may attend to. For T queries and S keys its shape is (T, S).
 #
-# - An **encoder** (BERT) has no mask: each position attends to the whole text. It represents a text
-#   that exists, to classify it or to fill in a blank.
+# - An **encoder** (BERT) has no mask: each position attends to the whole text. It represents a
+#   given text, to classify it or to fill in a blank.
 # - A **decoder** (GPT) has the causal mask, a triangle. It is **autoregressive**: it predicts a
 #   character, appends it, and predicts the next one. One window of T characters trains T
 #   predictions at once.
-# - An **encoder-decoder** (the first transformer, for translation) has both, and
+# - An **encoder-decoder** (the first transformer, for translation) has both parts, and
 #   **cross-attention**: queries from the target text of T tokens, keys and values from the source
 #   text of S tokens, no mask.
 from collections.abc import Callable
@@ -30,9 +30,9 @@ keys = ["s=0", "s=1", "s=2", "s=3", "s=4"]
 heat_map("weights of cross-attention", weights[0], columns=keys)
 
 # ## Generating needs one query
-# A new character adds a row to the matrix of weights. The rows above never see it. So keys and
-# values are kept (a **key-value cache**), and only the new query is computed. It needs no mask: all
-# keys are in its past.
+# A new character adds a row to the matrix of weights. The rows above never see it. So the earlier
+# keys and values are kept (a **key-value cache**), and only the row of the new query is computed.
+# The query needs no mask: all keys are in its past.
 x, names = ladder.example()
 head = Head(15, 5)
 out, (q, k, v) = head(x), (head.query(x), head.key(x), head.value(x))
@@ -41,8 +41,8 @@ check("the last query alone = the last row", one, out[:, -1:])
 
 
 # ## Two ways to write a mask
-# `masked_fill` takes a **boolean** mask. Zeros and ones as floats raise an error; the notebook's
-# mask is a float, and so must be compared (`mask == 0`) first:
+# `masked_fill` takes a **boolean** mask. Zeros and ones as floats raise an error; such a mask must
+# first be compared (`mask == 0`):
 def causal(T: int) -> Tensor:
     """Return the mask (T, T): True where the key is not after the query."""
     return torch.ones(T, T, dtype=torch.bool).tril()
@@ -56,9 +56,9 @@ except RuntimeError as error:
 
 
 # An **additive** mask is added to the scores, as in Hugging Face's eager code: 0 where a query may
-# attend, and the lowest float32, -3.4e38, where not. Both forms give weight 0, unless a query may
-# attend to nothing, as in a text that is **padded** (filled up) to the length of a longer one. Then
-# -inf everywhere gives 0 / 0, NaN, and the lowest number everywhere gives equal weights.
+# attend, and the lowest float32, -3.4e38, where not. Both kinds of mask give weight 0, unless a
+# query may attend to nothing, as in a text that is **padded** (filled up) to the length of a longer
+# one. Then -inf everywhere gives 0 / 0, NaN, and the lowest number everywhere gives equal weights.
 def additive(allowed: Tensor) -> Tensor:
     """Return 0 where `allowed`, else the lowest float32."""
     lowest = torch.finfo(torch.float32).min
@@ -75,9 +75,9 @@ print("nothing allowed, lowest:", additive(nothing).softmax(-1))
 
 # ## The mask the wrong way round
 # True means "may attend" in torch's `scaled_dot_product_attention` and "may NOT attend" in its
-# `nn.MultiheadAttention`. If they are confused, each position attends to those *after* it, and the
-# last one to nothing. No shape is wrong, and each row but the last still sums to 1. A test finds
-# it: change the input at s; no output before s may change.
+# `nn.MultiheadAttention`. If the two are confused, each position attends only to those *after* it,
+# and the last one to nothing. No shape is wrong, and each row but the last still sums to 1. A test
+# finds the mistake: change the input at s; no output before s may change.
 class InvertedHead(Head):
     """A head that attends to the future."""
 
@@ -98,8 +98,8 @@ def leaks(layer: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 
 inverted = InvertedHead(15, 5)
 print("leaks: causal", leaks(head, x), " inverted", leaks(inverted, x))
-mine, x4 = nn.MultiheadAttention(15, 3, batch_first=True), x[:1, :4]
-nan = mine(x4, x4, x4, attn_mask=causal(4))[0]
+theirs, x4 = nn.MultiheadAttention(15, 3, batch_first=True), x[:1, :4]
+nan = theirs(x4, x4, x4, attn_mask=causal(4))[0]
 zero = F.scaled_dot_product_attention(x4, x4, x4, ~causal(4))
 print("last output: MultiheadAttention", nan[0, -1, 0].item(), end=", ")
 print("scaled_dot_product_attention", zero[0, -1, 0].item())
@@ -108,7 +108,7 @@ print("scaled_dot_product_attention", zero[0, -1, 0].item())
 # Train `one head` with both masks. A trained vector is added to each position (lesson `positions`):
 # without it, a head could not tell which later character is the *next*. The loss by position:
 def with_positions(f: nn.Module) -> nn.Module:
-    """Return the model x + f(x) on characters and positions."""
+    """Return a model of x + f(x); x includes positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
 
 
@@ -130,7 +130,7 @@ for name, text in written.items():
 
 # The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
 # last. At the last it sees no later character and has learned nothing else: 2.58 nats, against 2.08
-# with the causal mask. A low mean is no proof: when the model writes, every position is the last.
+# with the causal mask. A low mean is no proof: a model that writes uses its last position only.
 #
 # ## Exercises
 # 1. Let no position attend to itself. Which check fails, and what are the weights of position 0?
@@ -142,7 +142,7 @@ for name, text in written.items():
 #
 # 2. Write the mask of a padded batch.
 def padding_mask(lengths: Tensor, T: int) -> Tensor:
-    """Return (B, 1, T): True where the key is before lengths[b]."""
+    """Return (B, 1, T): True for the first lengths[b] keys."""
 
 
 wanted = torch.tensor([[[1, 1, 0, 0]], [[1, 1, 1, 1]]])
@@ -150,8 +150,8 @@ check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
 
 # Answers
 #
-# 1. "boolean mask = additive mask" fails: `Head` has a mask of its own. Position 0 may now attend
-#    to nothing, so softmax gives all positions, also later ones, equal weights.
+# 1. "boolean mask = additive mask" fails: `Head` makes its mask without `causal`. Position 0 may
+#    now attend to nothing, so softmax gives all positions, also later ones, equal weights.
 #
 # 2. Compare the positions with the lengths:
 #

@@ -1,10 +1,10 @@
 """The lesson `model`. From: Karpathy; GPT-2 (Radford et al. 2019), section 2.3."""
 
-# All parts are known; the model puts them in a row. The id of a character selects a row of a table,
-# its **token embedding**, and its position selects a row of another. Their sum begins the residual
-# stream, which runs through the blocks and a last LayerNorm. A linear layer, the **head** of the
-# model (not a head of attention), turns the C channels of each position into V logits, one for each
-# character that could be next.
+# All parts are known; the model connects them. The id of a character selects a row of a table, its
+# **token embedding**, and its position selects a row of a second table. Their sum begins the
+# residual stream, which runs through the blocks and a last LayerNorm. A linear layer, the **head**
+# of the model (not a head of attention), turns the C channels of each position into V logits, one
+# for each character that could be next.
 import math
 
 import torch
@@ -30,13 +30,13 @@ print("logits", tuple(model(ids).shape), "in (B, T, V)")
 
 # ## Before training
 # The loss of a new model is about ln V: its logits are small, so all characters are almost equally
-# likely. If it is far above, the initial weights are wrong.
+# likely. If the loss is far above ln V, the initial weights are wrong.
 big = TextbookGPT(65, T=64, C=128, H=4, n_layer=4)
 texts = torch.randint(65, (16, 65))
 loss = loss_of(big, texts[:, :-1], texts[:, 1:])
 table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 
-# The last position knows all characters, the first only itself:
+# The last position depends on all characters, the first only on itself:
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
 before, after = model(ids), model(changed)
@@ -55,10 +55,10 @@ check_differ(claim, after[:, -1], before[:, -1])
 count = sum(p.numel() for p in big.parameters())
 print(f"V 65, T 64, C 128, 4 blocks: {count:,} parameters")
 
-# ## The same model in this program
-# `gpt train --config classic` trains this architecture. With copied weights the logits are equal.
-# (A new model of `classic` begins with a head and projections of 0, so that its loss is exactly ln
-# V.)
+# ## The same model in this project
+# `gpt train --config classic` trains this architecture. With copied weights the logits of its model
+# (`production`) are equal. (A new model of `classic` begins with a head and projections of 0, so
+# that its loss is exactly ln V.)
 from gpt.config.load import load_config
 from gpt.model.transformer import GPT
 
@@ -68,16 +68,16 @@ inputs = texts[:, :64]
 check("TextbookGPT = production", big(inputs), production(inputs))
 
 
-# `gpt explain textbook --write textbook.py` writes this model with its training as one program that
-# needs torch alone.
+# `gpt explain textbook --write textbook.py` writes this model and its training as one program that
+# needs only torch.
 #
 # GPT-2 has the same architecture, with these differences: its tokens are parts of words (**byte
 # pair encoding**, V = 50,257); its queries, keys and values have biases; its token embedding is
-# also its head (**weight tying**, arXiv:1608.05859); it draws its weights with standard deviation
-# 0.02, those of projections smaller; and it was trained with dropout (lesson `dropout`).
+# also its head (**weight tying**, arXiv:1608.05859); its initial weights have standard deviation
+# 0.02, those of projections less; and it was trained with dropout (lesson `dropout`).
 #
 # ## Exercises
-# 1. Leave out the blocks. What do logits still depend on, and which checks fail?
+# 1. Leave out the blocks. What do the logits still depend on, and which checks fail?
 #
 # ```diff
 # -        x = self.norm(self.blocks(x))  # (B, t, C)

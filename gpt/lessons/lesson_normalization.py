@@ -16,14 +16,14 @@ class BatchNorm:
 
     def __init__(self, C: int, eps: float = 1e-5, correction: int = 1):
         self.eps, self.momentum, self.training = eps, 0.1, True
-        self.correction = correction  # 1: divide by n - 1; 0: by n
+        self.correction = correction  # the variance divides by n - correction
         self.gamma = torch.ones(C, requires_grad=True)  # trained
         self.beta = torch.zeros(C, requires_grad=True)  # trained
         self.running_mean = torch.zeros(C)
         self.running_var = torch.ones(C)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalise x (B, C); in training, update the statistics."""
+        """Normalise x (B, C); in training, update running statistics."""
         mean, var = self.running_mean, self.running_var  # (C,)
         if self.training:
             mean = x.mean(dim=0)  # over the batch: (B, C) -> (C,)
@@ -37,7 +37,7 @@ class BatchNorm:
         return self.out
 
     def parameters(self) -> list[Tensor]:
-        """Return what training changes."""
+        """Return the trained tensors."""
         return [self.gamma, self.beta]
 
 
@@ -45,7 +45,7 @@ class RowNorm(BatchNorm):
     """LayerNorm: normalise each row of x (..., C)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalise x. Training and evaluation do not differ."""
+        """Normalise x, in the same way in training and evaluation."""
         mean = x.mean(dim=-1, keepdim=True)  # over channels: (..., 1)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
         normal = (x - mean) / (var + self.eps).sqrt()
@@ -73,11 +73,11 @@ check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 #
 # In evaluation there may be one example only, whose columns have no variance. So BatchNorm keeps
 # **running statistics**. In training each batch moves them a tenth (`momentum`) of the way to its
-# own: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no gradient flows through
-# it. Without `no_grad`, autograd would keep what every batch computed (its **graph**). The first
-# `backward` frees the graph, and `backward` in evaluation would need it again and raise an error:
+# own mean and variance: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no
+# gradient flows through it. Without `no_grad`, autograd would keep what every batch computed (its
+# **graph**). `backward` frees the graph; a second `backward` would need it and raise an error:
 class LeakyNorm(BatchNorm):
-    """The same without `torch.no_grad()`."""
+    """Subtract a running mean, updated without `torch.no_grad()`."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x (B, C)."""
@@ -99,8 +99,8 @@ for norm in (BatchNorm(100), LeakyNorm(100)):
         outcome = str(error)[:36]
     print(f"{type(norm).__name__}: keeps a graph: {kept}; {outcome}")
 
-# Running statistics are not in `parameters()`: they are not trained. Against torch, whose layers
-# divide by n (`correction=0`):
+# Running statistics are not in `parameters()`: they are not trained. Compare with torch, whose
+# layers divide by n (`correction=0`):
 ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
 check("BatchNorm = torch's, in training", ours(x), theirs(x))
 ours.training = False
@@ -119,7 +119,7 @@ print("trained:", [tuple(p.shape) for p in ours.parameters()])
 # +    def __init__(self, C: int, eps: float = 1e-5, correction: int = 0):
 # ```
 #
-# 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: no mean, no beta.
+# 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: it has no mean and no beta.
 def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     """Divide each row of x (..., C) by the root of its mean square."""
 
@@ -129,8 +129,8 @@ check("rms_norm = torch's", rms_norm(x), expected)
 
 # Answers
 #
-# 1. It becomes 1.0050 = sqrt(100 / 99): x is divided by the root of the squares over 100, and `std`
-#    in the table divides by 99.
+# 1. It becomes 1.0050 = sqrt(100 / 99): `RowNorm` now divides the sum of squares by 100, but
+#    `std` in the table divides it by 99.
 #
 # 2. eps is added to the mean of the squares:
 #

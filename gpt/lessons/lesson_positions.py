@@ -2,7 +2,7 @@
 
 # A head computes its weights from what the characters are, not from where they are: to attention
 # the past is a **set**. With the past in another order, the last output is the same. Without a
-# mask, attention is **permutation equivariant**: permuted inputs give permuted outputs.
+# mask, attention is **permutation equivariant**: outputs are permuted as the inputs are.
 import torch
 from torch import Tensor, nn
 
@@ -19,11 +19,11 @@ order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last stays the last
 check("last output, past permuted", head(x[:, order])[:, -1], head(x)[:, -1])
 free, _ = ladder.attend(x, x, x)  # no mask; q = k = v = x
 mixed = ladder.attend(*[x[:, order]] * 3)[0]
-check("no mask: permuted", mixed, free[:, order])
+check("no mask: outputs permuted too", mixed, free[:, order])
 
 # But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
 # **position embedding**, which is added to x. In GPT-2 and in this project's config `classic` it is
-# trained, as the embedding of the characters is: a table of T rows.
+# trained, like a character's embedding: a row of a table of T rows.
 from gpt.lessons.ladder import AddPositions  # code shown
 
 add = AddPositions(T, C)
@@ -35,8 +35,8 @@ check_differ(claim, in_order, permuted)
 # ## Positions that need no training
 # The first transformer had **sinusoidal** positions. Channels 2i and 2i + 1 are the sine and the
 # cosine of the angle $t / 10000^{(2i/C)}$: a clock hand that turns with t. The first hand is the
-# fastest: a turn takes 6.28 positions. The dot product of two positions depends only on how far
-# apart they are, but need not fall with the distance:
+# fastest: one turn takes 6.28 positions. The dot product of the vectors of two positions depends
+# only on how far apart they are, but need not fall with the distance:
 def sinusoids(T: int, C: int) -> Tensor:
     """Return fixed position vectors (T, C); C is even."""
     frequencies = 10000 ** (-torch.arange(0, C, 2) / C)  # (C / 2,)
@@ -50,9 +50,9 @@ heat_map("dot products of sinusoidal positions", products)
 check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 
 # Both kinds are **absolute**: they say where a character is. **Relative** positions say how far
-# apart query and key are; most models now use rotary positions (lesson `recipe`). (A decoder of
-# several layers can learn without positions, arXiv:2203.16634: the causal mask gives each position
-# a past of another length.)
+# apart query and key are; most models now use a relative kind, rotary positions (lesson `recipe`).
+# (A decoder of several layers can learn without positions, arXiv:2203.16634: the causal mask gives
+# each position a past of another length.)
 #
 # ## The gain from values, weights and positions
 # A row of the ladder, and a table of four models: average of values or one head, without and with
@@ -60,12 +60,12 @@ check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 
 
 def with_positions(f: nn.Module) -> nn.Module:
-    """Return the model x + f(x) on characters and positions."""
+    """Return a model of x + f(x); x includes positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
 
 
 def four_heads() -> nn.Module:
-    """Return a model of four heads."""
+    """Return a new model with four heads and positions."""
     return with_positions(MultiHeadAttention(64, 4, 16))
 
 
@@ -80,7 +80,7 @@ table("loss on val", rows, ["no positions", "positions"])
 
 # An average cannot use positions: its weights are equal wherever a character is, and the vectors of
 # the positions only add noise. Attention can: a query can look for a place, such as the previous
-# character. So only the head gains from positions: 0.18 (about 0.1 with the seeds 1 and 2).
+# character. So only the head gains from positions: 0.18 nats (about 0.1 with the seeds 1 and 2).
 #
 # ## Exercises
 # 1. Give all positions the same vector. Does the order matter to the last output? Which check
@@ -91,7 +91,7 @@ table("loss on val", rows, ["no positions", "positions"])
 # +        return x + self.table.weight[:1]
 # ```
 #
-# 2. Write one number of `sinusoids`.
+# 2. Compute one number of the table of `sinusoids`.
 def sinusoid(t: int, channel: int, C: int) -> float:
     """Return sinusoids(T, C)[t, channel] for an even channel."""
 
@@ -103,7 +103,7 @@ check("sinusoid = the table", sinusoid(5, 4, 16), fixed[5, 4])
 # 1. No: the same vector everywhere says nothing about where a character is. "last output with
 #    positions: in order, permuted" fails.
 #
-# 2. channel = 2i:
+# 2. The channel is 2i, so it holds a sine:
 #
 # ```python
 #     return float(torch.tensor(t / 10000 ** (channel / C)).sin())

@@ -1,11 +1,11 @@
 """The lesson `recipe`. From: the papers named in each part."""
 
 # The textbook GPT, config `classic`, learns slowly. This project's other configs add ten parts.
-# (Parts 7 and 10 are off by default; `gpt train my.txt` sets them if they help.)
+# (Parts 7 and 10 are off by default; `gpt train my.txt` turns each on for texts that it helps.)
 #
 # **1. Rotary positions** (RoPE, arXiv:2104.09864; model.positions). Each pair of channels of a
-# query or key is rotated by an angle proportional to its position. The score of a query and a key
-# then depends on their **offset** only: how far apart they are, and which comes first.
+# query or key is rotated by an angle proportional to its position. The two positions then enter a
+# score by their **offset** only: how far apart they are, and which comes first.
 import math
 
 import torch
@@ -30,7 +30,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 torch.manual_seed(1337)
-query, key = torch.randn(2, 1, 6).expand(2, 5, 6)  # the same at 5 positions
+query, key = torch.randn(2, 1, 6).expand(2, 5, 6)  # copied to 5 positions
 scores = rotate(query) @ rotate(key).T  # (T, T)
 heat_map("scores of one query with one key, at all positions", scores)
 check("equal at equal offset", scores[1:, 1:], scores[:-1, :-1])
@@ -41,9 +41,9 @@ check("rotate = production's", rotate(query), rotated)
 
 
 # **2. QK norm** (arXiv:2302.05442; model.qk_norm). Queries and keys are normalised to mean 0 and
-# variance 1. Their length is then sqrt(hs), and no score exceeds sqrt(hs) times
-# model.attention_scale (by which scores are multiplied; 1 here); with part 10 keys can be sqrt(2)
-# times as long. One-hot weights (lesson `scaling`) cannot come from growing queries any more.
+# variance 1. Their length is then sqrt(hs), so no score exceeds sqrt(hs). (Scores are also
+# multiplied by model.attention_scale, 1 here; in part 10, keys can be sqrt(2) times as long.)
+# Growing queries can no longer cause one-hot weights (lesson `scaling`).
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return scores (T, T) of normalised queries and keys (T, hs)."""
     q = F.layer_norm(q, q.shape[-1:])
@@ -60,7 +60,7 @@ rows = {
 table("largest |score|, hs 16, QK norm:", rows, ["q", "10 q", "100 q"])
 
 # **3. n-gram embeddings** (model.ngram). The embedding of a position is a row for its own character
-# plus a row for each of the characters just before it. Each of them has a table of its own.
+# plus a row for each of the ngram - 1 characters before it. Each distance has a table of its own.
 model = GPT(load_config("quickstart").model, 11).eval()
 ids = torch.randint(11, (2, 8))
 x = model.token_embedding(ids)
@@ -72,31 +72,31 @@ check("these lines = production's embedding", x, model.embed(ids))
 # of GELU.
 #
 # **5. Zero initialisation.** The head and the last layer of each attention and MLP begin at 0: a
-# block adds nothing until it has learned to, and all characters are equally likely.
+# block adds nothing until it has learned to, and at first all characters are equally likely.
 check("a new block returns its input", model.blocks[0](x), x)
 loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
 check("a new model's loss = ln V", loss, math.log(11))
 
 # **6. Muon** (Jordan et al. 2024; train.optimizer) trains the matrices of the blocks, AdamW the
-# rest. In the gradient of a matrix, a few directions are far longer than the others and would
-# dominate the step. If the gradient is U S V^T (its singular value decomposition), the step is
-# about U V^T: all directions equally long. Polynomials compute it (arXiv:2505.16932).
+# other parameters. In the gradient of a matrix, a few directions are far longer than the others and
+# would dominate the step. If the gradient is U S V^T (its singular value decomposition), the step
+# is about U V^T: all directions equally long. Polynomials compute U V^T (arXiv:2505.16932).
 #
 # **7. Token dropout** (model.character_dropout): in training, the vectors of some input characters
 # are set to zero. **8. Short windows first** (arXiv:2108.06084; train.first_window): the first five
 # sixths of the steps use shorter windows, since most of what there is to learn needs little
-# context. **9. Epochs**: each pass over the text takes windows that do not overlap. **10. Partial
-# key offset** (modded-nanogpt, pull request 169; model.key_offset): half of each key is taken from
-# the previous character, so one layer can look up what followed a character the last time. Such a
-# head is called an **induction head** (arXiv:2209.11895); it usually needs two layers.
+# context. **9. Epochs**: each pass over the text cuts it into windows that do not overlap. **10.
+# Partial key offset** (modded-nanogpt, pull request 169; model.key_offset): half of each key is
+# from the previous character, so one layer can find what followed the same character earlier. A
+# head that does so is an **induction head** (arXiv:2209.11895); it usually needs two layers.
 #
 # ## What each part brings
-# Means of three seeds (nats per character) on tinyshakespeare: config shakespeare_fast, 140 steps,
-# one part left out. With all parts it is 1.863; the README's 1.867 is seed 1337 alone. A run this
-# short shows only what helps early: QK norm brings nothing (scripts/experiments.md). Parts 7, 9 and
-# 10 have no row.
+# Loss on val (nats per character, means of three seeds) on tinyshakespeare: config
+# shakespeare_fast, 140 steps, one part left out. With all parts the loss is 1.863; the README's
+# 1.867 is seed 1337 alone. A run this short shows only what helps early: QK norm brings nothing
+# (scripts/experiments.md). Parts 7, 9 and 10 have no row.
 LOSS_WITH_ALL = 1.863  # nats per character
-LEAVE_ONE_OUT = {  # without a part (in brackets: its replacement)
+LEAVE_ONE_OUT = {  # loss without each part (in brackets: its replacement)
     "rotary positions (learned)": 1.938,
     "QK norm and its scale 1.5": 1.858,
     "n-gram embeddings": 2.018,
@@ -111,15 +111,15 @@ for part, loss in LEAVE_ONE_OUT.items():
 
 
 # ## Exercises
-# 1. Do not normalise q. What does the row 'with' of the scores show?
+# 1. Do not normalise q. What does the row 'with' of the table of scores show?
 #
 # ```diff
 # -    q = F.layer_norm(q, q.shape[-1:])
 # ```
 #
-# 2. Write the n-gram embedding for one character before.
+# 2. Write the n-gram embedding for ngram = 2: with one character before.
 def embed_pairs(own: Tensor, before: Tensor, ids: Tensor) -> Tensor:
-    """Return own[ids], plus before[ids] one position later, (T, C)."""
+    """Return own[id] + before[previous id] for each of ids: (T, C)."""
 
 
 tables = torch.randn(2, 11, 3)
@@ -133,7 +133,7 @@ check("embed_pairs = a loop", embed_pairs(*tables, ids[0]), expected)
 # 1. The scores grow with the queries, and nothing bounds them: the last number is 100 times the
 #    first.
 #
-# 2. Shift by one position:
+# 2. Shift the rows of `before` by one position:
 #
 # ```python
 #     x = own[ids]

@@ -25,7 +25,7 @@ check("Var(q.k / 4) = Var(q.k) / 16", scaled.var(), raw.var() / 16)
 
 
 def variance_of_products(dimension: int) -> list[Tensor]:
-    """Return the variances of q.k, and scaled, over 1,000 pairs."""
+    """Return the variance of 1,000 q.k, before and after scaling."""
     q, k = torch.randn(2, 1000, dimension)
     products = (q * k).sum(dim=-1)
     return [products.var(), (products / dimension**0.5).var()]
@@ -36,9 +36,8 @@ rows = torch.tensor([variance_of_products(d) for d in dimensions]).T
 by_dimension = {"q.k": rows[0], "scaled": rows[1]}
 table("variance of 1,000 pairs, by dimension", by_dimension, dimensions)
 
-# Karpathy's notebook has a slip here: with d = hs, it once divides by d instead of sqrt(d). Then
-# the variance is 1 / d: the larger the head, the smaller its scores, and all weights become alike:
-# an average again.
+# Beware of code that, with d = hs, divides by d instead of sqrt(d). Then the variance is 1 / d: the
+# larger the head, the smaller its scores, and all weights become alike, as in an average.
 slip = [(raw / hs).var(), 1 / hs]
 table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 
@@ -51,13 +50,13 @@ table("softmax", weights)
 
 
 # The last row is nearly **one-hot**: one weight is 1, the others 0. Then each position takes
-# information from a single other one only, and is overconfident in it. And it can hardly learn
-# better. The **Jacobian** of softmax is the matrix of the derivatives of each weight by each score:
+# information from a single other one only, and is overconfident in it. Training can hardly correct
+# this. The **Jacobian** of softmax is the matrix of the derivatives of each weight by each score:
 # diag(w) - w w^T. The gradient that reaches the scores, and through them queries and keys, is a
-# product with it. For one-hot weights it is almost 0, although the weights may be wrong. Its length
-# is the root of the sum of its squared numbers:
+# product with the Jacobian. For one-hot weights the Jacobian is almost 0, even if the weights are
+# wrong. Its length is the root of the sum of its squared numbers:
 def jacobian(scores: Tensor) -> Tensor:
-    """Return how weight i (row) changes with score j (column)."""
+    """Return the derivative of weight i (row) by score j (column)."""
     w = scores.softmax(dim=-1)
     return torch.diag(w) - torch.outer(w, w)
 
@@ -69,11 +68,11 @@ check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
 
 # So training with sharp weights is unstable: the key whose score is largest by chance takes all of
-# the weight, and the others get almost no gradient. Here the weights should find key 0, whose value
-# is 1 (the other values are 0), but key 4 begins with the largest weight. 100 steps against the
-# gradient:
+# the weight, and the others get almost no gradient. Here training should give key 0 the weight, as
+# its value is 1 (the other values are 0), but key 4 begins with the largest weight. 100 steps
+# against the gradient:
 def learn(start: Tensor) -> float:
-    """Move scores so that the weighted sum of values nears 1; return w_0."""
+    """Train the scores for 100 steps; return the weight of key 0."""
     s, value = start.clone().requires_grad_(), torch.eye(5)[0]
     for _ in range(100):
         loss = (s.softmax(-1) @ value - 1) ** 2
@@ -86,9 +85,10 @@ learned = [learn(n * scores) for n in (1, 8, 32)]
 table("weight of key 0 after 100 steps", {"": learned}, weights)
 
 
-# Times 8 still learns; times 32 has not moved in 100 steps. A new head should begin undecided, and
-# become as sharp as is useful by training. Scores of variance 1 do that at any head size; those of
-# a new `Head` are smaller (lesson `layers`). The order in the code is: scale, mask, softmax.
+# Scores times 8 still learn; scores times 32 have not moved in 100 steps. A new head should begin
+# undecided, and become as sharp as is useful by training. Scores of variance 1 allow that at any
+# head size; those of a new `Head` are smaller (lesson `layers`). The order in the code is: scale,
+# mask, softmax.
 #
 # ## Exercises
 # 1. Double the queries. What are the variances of q, of q.k and of the scaled scores?

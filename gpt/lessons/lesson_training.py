@@ -1,17 +1,17 @@
 """The lesson `training`. From: Karpathy; Adam (arXiv:1412.6980)."""
 
-# All rows of the ladder were trained by one loop: draw, loss, backward, step (lesson `counting`).
-# This lesson writes the step by hand.
+# All rows of the ladder were trained by the same loop: draw, loss, backward, step (lesson
+# `counting`). This lesson writes the step by hand.
 #
 # ## Adam
-# The gradient g of a parameter says how the loss changes with it. **Gradient descent** steps by
-# -rate g: too small a rate hardly moves, too large a rate jumps over the minimum of the loss, and
-# gradients of some parameters are a thousand times those of others. **Adam** keeps two running
-# means of each gradient, of g and of g squared, and steps by $-rate \cdot mean(g) /
+# The gradient g of a parameter says how the loss changes with the parameter. **Gradient descent**
+# steps by -rate g: too small a rate hardly moves, too large a rate jumps over the minimum of the
+# loss, and gradients of some parameters are a thousand times those of others. **Adam** keeps two
+# running means for each parameter, of g and of g squared, and steps by $-rate \cdot mean(g) /
 # \sqrt{mean(g^2)}$: about `rate`, whatever the size of g. Both means begin at 0, so they are too
-# small at first; after n steps, dividing by 1 - 0.9^n and 1 - 0.999^n corrects for that.
-# (**AdamW** also makes each weight a little smaller at each step: **weight decay**. `gpt train`
-# uses it, but Muon for the matrices of the blocks: lesson `recipe`.)
+# small at first; after n steps, dividing by 1 - 0.9^n and 1 - 0.999^n corrects for that. (**AdamW**
+# also makes each weight a little smaller at each step: **weight decay**. `gpt train` uses AdamW,
+# but Muon for the matrices of the blocks: lesson `recipe`.)
 import math
 
 import torch
@@ -26,7 +26,7 @@ STEPS = 300  # steps of training
 
 
 class AdamByHand:
-    """Adam (arXiv:1412.6980)."""
+    """The optimizer Adam (arXiv:1412.6980)."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.steps, self.parameters = 0, parameters
@@ -65,7 +65,7 @@ check("5 steps: AdamByHand = torch's Adam", ours, theirs)
 # steps are small. **Clipping** shortens the gradient, taken as one vector over all parameters, if
 # its length is above 1, as after an unusual batch.
 def rate_at(step: int, steps: int, peak: float, warmup: int) -> float:
-    """Rise in `warmup` steps, then fall to 0."""
+    """Return a rate that rises for `warmup` steps, then falls to 0."""
     return peak * min((step + 1) / (warmup + 1), 1 - step / steps)
 
 
@@ -98,11 +98,11 @@ columns = ["neither", "warmup", "warmup, clipping"]
 table("one block: loss on val", by_rate, columns)
 
 
-# At a rate of 0.01 this small model needs neither. At 0.1 warmup gains 0.27, and clipping loses
-# 0.06. Larger models and unusual batches can need both; they cost almost nothing. `gpt train` does
-# the same with more layers and steps, uses warmup, and clips if train.grad_clip is above 0. Its
-# loop is gpt/training/trainer.py, a step is gpt/training/step.py, and the rate is
-# gpt/training/schedule.py.
+# At a rate of 0.01 this small model needs neither. At 0.1 warmup lowers the loss by 0.27, and
+# clipping then raises it by 0.06. Larger models and unusual batches can need both, which cost
+# almost nothing. `gpt train` does the same with more layers and steps, uses warmup, and clips if
+# train.grad_clip is above 0. Its loop is in gpt/training/trainer.py, a step in
+# gpt/training/step.py, and the rate in gpt/training/schedule.py.
 #
 # ## Exercises
 # 1. Forget to clear the gradients. Which check fails, and why?
@@ -113,7 +113,7 @@ table("one block: loss on val", by_rate, columns)
 #
 # 2. Write clipping.
 def clipped(gradient: Tensor, longest: float) -> Tensor:
-    """Return gradient (n,), shortened if its length is above `longest`."""
+    """Return gradient (n,), shortened to the length `longest` if longer."""
 
 
 both = torch.tensor([[3.0, 4.0], [0.3, 0.4]])

@@ -22,11 +22,11 @@ from gpt.device import computing_with
 from gpt.lessons import LESSONS
 from gpt.terminal import render_table
 
-MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max |x| if that is above 1
+MAX_ROUNDING = 1e-5  # largest difference of equal tensors, in units of max(1, largest |x|)
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 CODE_INDENT = 2  # columns by which a terminal indents code
 SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # code shown$", re.MULTILINE)
-PLAIN_FORMULA = {  # LaTeX, and what a terminal shows
+PLAIN_FORMULA = {  # LaTeX: replacement for a terminal
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
     r"\\mathrm\{([^{}]*)\}": r"\1",
     r"\\cdot": "*",
@@ -65,7 +65,7 @@ def read_lesson(name: str, run: str | None = None, text: str | None = None) -> l
 
 
 def _sources(match: re.Match[str]) -> str:
-    """Return the source of the functions that an import marked `# code shown` imports."""
+    """Return the source of what an import marked `# code shown` imports."""
     module = import_module(match[1])
     names = match[2].split(", ")
     return "\n\n\n".join(inspect.getsource(getattr(module, name)).strip() for name in names)
@@ -171,7 +171,7 @@ def check_differ(claim: str, left: Tensor, right: Tensor) -> None:
 def table(
     caption: str, rows: Mapping[str, Iterable[Tensor | float]], columns: Iterable[object] = ()
 ) -> None:
-    """Print a table of numbers: a named row per entry of `rows`, and names of columns."""
+    """Print a table of numbers with a named row for each entry of `rows`, and column names."""
     lines = [
         [name, *(_number(torch.as_tensor(x).detach().item()) for x in row)]
         for name, row in rows.items()
@@ -184,7 +184,7 @@ def table(
 
 
 def _number(value: float) -> str:
-    """Return an integer as it is, and other numbers with four decimals or, if tiny, one digit."""
+    """Format an integer as it is, and other numbers with four decimals or, if extreme, as 1e-07."""
     if value == value // 1 and abs(value) < 1e6:
         return str(int(value))
     is_tiny = abs(value) < 5e-5

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 B, T = 12, 64  # a batch is B windows of T characters
-C, H, N_LAYER = 128, 4, 4  # channels, heads of C / H channels, blocks
-N_STEPS, WARMUP = 2000, 100  # steps, and those in which the rate rises
-RATE, MIN_RATE = 3e-3, 3e-4  # learning rate: the largest, and the last
+C, H, N_LAYER = 128, 4, 4  # channels, heads (of C / H channels each), blocks
+N_STEPS, WARMUP = 2000, 100  # steps of training; first steps, in which the rate rises
+RATE, MIN_RATE = 3e-3, 3e-4  # largest and last learning rate
 SAMPLE = 500  # characters to write at the end
 
 
@@ -117,7 +117,7 @@ def nats(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Rise for WARMUP steps, then fall to MIN_RATE along half a cosine."""
+    """Return a rate that rises for WARMUP steps, then falls to MIN_RATE along half a cosine."""
     if step < WARMUP:
         return RATE * (step + 1) / WARMUP
     done = (step - WARMUP) / max(1, steps - WARMUP)
@@ -135,7 +135,7 @@ def val_nats(model: nn.Module, ids: Tensor) -> float:
 
 @torch.no_grad()
 def write(model: nn.Module, ids: Tensor, count: int) -> Tensor:
-    """Append `count` ids to ids (1, t), each drawn from the prediction after the last T."""
+    """Append `count` ids to ids (1, t), each drawn from the prediction after the last T ids."""
     for _ in range(count):
         p = model(ids[:, -T:])[:, -1].softmax(dim=-1)  # (1, V)
         ids = torch.cat([ids, p.multinomial(1)], dim=1)
@@ -168,9 +168,9 @@ def main() -> None:
     characters = sorted(set(text))
     V, id_of = len(characters), {c: i for i, c in enumerate(characters)}
     ids = torch.tensor([id_of[c] for c in text])
-    end = int(0.9 * len(ids))  # the train split ends here, the val split begins
+    end = int(0.9 * len(ids))  # end of the train split, start of the val split
     if end <= T:
-        sys.exit(f"expected a train split longer than T = {T}, got {end}; use a longer text")
+        sys.exit(f"expected a train split longer than {T} characters, got {end}; use a longer text")
     torch.manual_seed(1337)
     model = TextbookGPT(V, T, C, H, N_LAYER)
     count = sum(p.numel() for p in model.parameters())
