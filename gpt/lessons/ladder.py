@@ -57,7 +57,7 @@ def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return the mean of -ln p(y); `model` predicts p from x."""
     logits = model(x)  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean -ln p
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean of -ln p
 
 
 def train(model: nn.Module, ids: Tensor, steps: int, rate: float) -> None:
@@ -86,14 +86,14 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         p = logits.softmax(dim=-1)
-        ids = torch.cat([ids, p.multinomial(1)], dim=1)  # draw one by p
+        ids = torch.cat([ids, p.multinomial(1)], dim=1)  # draw one id from p
     return ids
 
 
 def fit(
     new_model: Callable[[], nn.Module], steps: int, rate: float = 0.01, ids: Tensor | None = None
 ) -> tuple[nn.Module, float]:
-    """Train a new model on `ids` (default: train of python-docs); return it and its val loss."""
+    """Train a new model on `ids` (default: python-docs' train split); return it and val loss."""
     train_ids, val_ids, _ = python_docs()
     torch.manual_seed(SEED)
     model = new_model()

@@ -53,7 +53,7 @@ pairs = {
 for name, module in pairs.items():
     torchs.get_submodule(name).load_state_dict(module.state_dict())
 torchs.self_attn.in_proj_weight.data = block.attention.qkv.weight.data
-mask = torch.full((7, 7), -torch.inf).triu(1)  # additive
+mask = torch.full((7, 7), -torch.inf).triu(1)  # an additive mask
 expected = torchs(x, src_mask=mask, is_causal=True)
 check("this block = torch's", block(x), expected)
 

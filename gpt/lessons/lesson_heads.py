@@ -51,7 +51,7 @@ heat_map("weights of the last query", last, heads, names)
 from gpt.lessons.textbook import MultiHeadAttention  # code shown
 
 together = MultiHeadAttention(C, H, T)
-for i, name in enumerate(["query", "key", "value"]):  # copy into qkv
+for i, name in enumerate(["query", "key", "value"]):  # copy to rows of qkv
     rows = [getattr(head, name).weight.data for head in apart.heads]
     together.qkv.weight.data[C * i : C * (i + 1)] = torch.cat(rows)
 together.projection = apart.projection

@@ -15,7 +15,7 @@ STEPS = 300  # steps of training a row of the ladder
 x, names = ladder.example()
 B, T, C = x.shape
 head = Head(C, 5)
-order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last stays the last
+order = torch.tensor([3, 0, 5, 1, 4, 2, 6])  # the last position stays last
 check("last output, past permuted", head(x[:, order])[:, -1], head(x)[:, -1])
 free, _ = ladder.attend(x, x, x)  # no mask; q = k = v = x
 mixed = ladder.attend(*[x[:, order]] * 3)[0]
