@@ -195,19 +195,8 @@ def product_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def compiles(mode: str, device: torch.device) -> bool:
-    """Return whether models on `device` are compiled if the setting `train.compile` is `mode`.
-
-    `on` compiles on every device. `auto` compiles only on CUDA: on a CPU, compiling takes longer
-    than it saves in a run of minutes.
-    """
-    return mode == "on" or (mode == "auto" and device.type == "cuda")
-
-
-def compile_model(
-    model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
-) -> Any:
-    """Return a copy of `model` with compiled blocks; return `model` if `mode` does not compile.
+def compile_model(model: nn.Module, mode: str, rehearse: Callable[[Any], object]) -> Any:
+    """Return a copy of `model` with compiled blocks; return `model` if `mode` is `off`.
 
     The copy shares the parameters of `model`. All blocks run the same compiled code. Each batch
     shape is compiled separately, because code for variable shapes is slower. If the compiler does
@@ -215,15 +204,14 @@ def compile_model(
 
     Args:
         model: a model with the submodule `blocks`, a ModuleList.
-        mode: the setting `train.compile`: `on`, `off` or `auto`.
-        device: the device of the model.
+        mode: `on`, `auto` or `off`; see `compile_mode`.
         rehearse: runs a forward and a backward pass of the compiled model for each batch shape.
             torch.compile compiles, and can fail, only during these passes.
 
     Raises:
         DeviceError: `mode` is `on`, and the compiler does not work on this machine.
     """
-    if not compiles(mode, device):
+    if mode == "off":
         return model
     try:
         compiled, layers = copy(model), cast(nn.ModuleList, model.get_submodule("blocks"))

@@ -175,8 +175,8 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_run_that_is_shorter_than_the_compiler_is_not_compiled():
     """Bug: `shakespeare_gpu` compiled for 17 s of 58 s, which saved 13 s."""
     for changes, mode in (({}, "off"), ({"train__steps": 10**9, "train__batch_size": 997}, "auto")):
-        assert compile_mode(small(**changes), model_on(CPU)) == mode
-        assert compile_mode(small(**changes, train__compile="on"), model_on(CPU)) == "on"
+        assert compile_mode(small(**changes), model_on(CPU), torch.device("cuda")) == mode
+        assert compile_mode(small(**changes, train__compile="on"), model_on(CPU), CPU) == "on"
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its compiler

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import compiles, computing_with, set_threads_here
+from gpt.device import computing_with, set_threads_here
 from gpt.distributed import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
@@ -119,7 +119,7 @@ def build_step(
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     first = members_of(model)[0]
-    if compiles(compile_mode(config, first), device):
+    if compile_mode(config, first, device) != "off":
         torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids)
