@@ -135,11 +135,6 @@ class ProgressBar(Callback):
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics on the bar. If `metrics` has a val loss, also log the losses."""
-        if "val_loss" in metrics:  # in the last evaluation, do not show losses on a part of val
-            metrics, self._latest = (
-                {key: x for key, x in each.items() if "val_loss_part" not in key}
-                for each in (metrics, self._latest)
-            )
         self._latest |= metrics
         self._losses = ", ".join(_described(self._latest))
         self._bar.set_description_str(self._losses, refresh=False)
