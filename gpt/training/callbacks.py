@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 from tqdm.utils import disp_trim
 
 from gpt.errors import counted
@@ -166,22 +166,12 @@ def _described(metrics: Mapping[str, float]) -> list[str]:
     return shown
 
 
-class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm bar without tqdm's monitor thread, which has no use if `miniters` is 1."""
-
-    monitor_interval = 0
-
-
 def make_bar(**options: Any) -> "tqdm[Any]":
     """Return a tqdm bar: a widget in a notebook, else a line, hidden if stderr is no terminal."""
-    options["bar_format"] = BAR_FORMAT
     kernel = sys.modules.get("ipykernel.kernelapp")  # programs that start notebooks load ipykernel
-    if kernel and kernel.IPKernelApp.initialized():
-        from tqdm.auto import tqdm as notebook_bar
-
-        return notebook_bar(**options)
-    disable = None if sys.stderr else True  # pythonw has no stderr
-    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)
+    is_notebook = kernel is not None and kernel.IPKernelApp.initialized()
+    disable = False if is_notebook else None if sys.stderr else True  # pythonw has no stderr
+    return tqdm(**options, bar_format=BAR_FORMAT, disable=disable, dynamic_ncols=True, miniters=1)
 
 
 class MetricsFile(Callback):
