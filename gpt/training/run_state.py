@@ -231,7 +231,8 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     of all old rows, so its logit is the mean of the old characters' logits. Position embeddings
     (T, C) are cut to the first `config.T` rows.
     """
-    rows = _old_rows(data.vocabulary, vocabulary)
+    old_rows = {name: row for row, name in enumerate(data.vocabulary.names)}
+    rows = [old_rows.get(name, OLD_MEAN) for name in vocabulary.names]
     shapes = parameter_shapes(config, len(vocabulary))
     one_more = parameter_shapes(config, len(vocabulary) + 1)
     weights = Tensors()
@@ -242,14 +243,6 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
             mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
             weights[name] = np.concatenate([array, mean])[rows]  # from (old V + 1, C)
     return weights
-
-
-def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return, for each id of `new`, its row in the embeddings of `old`, or OLD_MEAN if none."""
-    if new.is_bytes:
-        return list(range(len(new)))
-    ids = {c: i for i, c in enumerate(old.characters)}
-    return [ids.get(c, OLD_MEAN) for c in new.characters]
 
 
 def read_results(
