@@ -96,21 +96,19 @@ def joined() -> Iterator[Ranks]:
     import torch
     import torch.distributed as dist
 
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    ranks = Ranks(*(int(os.environ[name]) for name in names))
     on_cuda = torch.cuda.is_available() and dist.is_nccl_available()
     try:
+        prefix = f"{_restart_prefix()}/{next(_group_numbers)}"  # not used by an earlier group
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
             timeout=TIMEOUT,
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            store=new_store(TIMEOUT),
+            rank=ranks.rank,
+            world_size=ranks.size,
+            store=dist.PrefixStore(prefix, _connect(TIMEOUT)),  # type: ignore[attr-defined]
         )
-        yield Ranks(
-            dist.get_rank(),
-            dist.get_world_size(),
-            local_rank=int(os.environ["LOCAL_RANK"]),
-            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-        )
+        yield ranks
         dist.destroy_process_group()
     except RuntimeError as error:
         first, *_ = str(error).splitlines() or [""]
@@ -166,13 +164,6 @@ def remember(run: str) -> None:
     """Store the run folder `run` of the current training, so that restarted workers resume it."""
     if is_launched() and is_main():
         _connect().set(f"gpt/training/{_trainings}", run)
-
-
-def new_store(timeout: timedelta) -> Any:
-    """Return torchrun's store for a new process group, with a key prefix of its own."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    return PrefixStore(f"{_restart_prefix()}/{next(_group_numbers)}", _connect(timeout))
 
 
 def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
