@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +85,8 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    passes = list[Tensor]()  # summed losses of each pass, (losses_each,), on the device
+    # summed losses of each pass, (losses_each,), on the device, after zeros in case there is none
+    passes = [torch.zeros(losses_each, dtype=torch.float32, device=device)]
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
     B = logits_at_once // members[0].head.out_features // T or 1
@@ -99,10 +99,7 @@ def evaluate_each(
             scored += count
     except Stopped:
         stopped = True
-    totals = np.zeros(losses_each)
-    if passes:
-        sums_of_passes = torch.stack(passes).cpu().double().numpy()  # (passes, losses_each)
-        totals = sum(sums_of_passes, totals)
+    totals = sum(torch.stack(passes).cpu().double().numpy())  # (losses_each,)
     *sums, total_scored, stops = ranks.sum([*totals.tolist(), float(scored), float(stopped)])
     if stops:
         raise Stopped
