@@ -80,6 +80,14 @@ def wrapped(text: str, stream: TextIO) -> str:
     )
 
 
+def duration(seconds: float, digits: int = 1) -> str:
+    """Format `seconds` in a suitable unit: `2.3 d`, `4.5 h`, `6.7 min`, `8.9 s` or `1.2 ms`."""
+    for unit, size, least in (("d", 86_400, 2), ("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
+        if seconds >= least * size:
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{1000 * seconds:.{digits}f} ms"
+
+
 def show(text: str) -> None:
     """Print `text` to stdout and flush; if stdout is a terminal, replace control characters."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)

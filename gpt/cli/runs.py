@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import JsonFlag, flag, option, show, show_json, terminal_width
+from gpt.cli.options import JsonFlag, duration, flag, option, show, show_json, terminal_width
 from gpt.errors import GPTError
 from gpt.terminal import render_table, visible
 
@@ -78,18 +78,6 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
         "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
         "-" if run.parameters is None else f"{run.parameters:,}",
         f"{run.bytes / 1e6:,.1f} MB",
-        _age(run.age_s),
+        duration(max(run.age_s, 1), digits=0),
         run.state,
     )
-
-
-def _age(seconds: float) -> str:
-    """Format an age in the largest unit (d, h, min or s) that fits into the age twice.
-
-    >>> _age(47 * 3600), _age(48 * 3600)
-    ('47 h', '2 d')
-    """
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import show_json, tensorboard_command, terminal_width, wrapped
+from gpt.cli.options import duration, show_json, tensorboard_command, terminal_width, wrapped
 from gpt.errors import command
 from gpt.terminal import render_table, visible
 
@@ -63,15 +63,7 @@ def print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> Non
     typer.echo(f"memory      {estimate.peak_bytes / MIB:,.0f} MiB at most")
     typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / MIB:>13,.1f} MiB")
     where = f"on {estimate.device} in {estimate.precision}"
-    typer.echo(f"time        {_duration(estimate.seconds)} {where}")
+    typer.echo(f"time        {duration(estimate.seconds)} {where}")
     for name, cost in estimate.costs.items():
         times = f"{cost.count:,} x " if cost.count > 1 else ""
-        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
-
-
-def _duration(seconds: float) -> str:
-    """Format `seconds` in a suitable unit: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
-    for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
-        if seconds >= least * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{1000 * seconds:.1f} ms"
+        typer.echo(f"  {name:<18}{times + duration(cost.seconds):>15}")
