@@ -170,11 +170,11 @@ def test_train_json_is_one_object(gpt, config_file):
     result = json.loads(out)
     assert code == 0
     assert (result["step"], result["run"], len(result["sample"])) == (11, "runs/small", 17)
-    assert load_config(Path(result["config"])) == load_config(config_file)
+    assert load_config(Path(result["run"], "config.yaml")) == load_config(config_file)
     assert result["text"].endswith("pangram.txt")
     weights = api.load(result["run"]).checkpoint.weights
     assert result["parameters"] == sum(array.size for array in weights.values())
-    assert (result["seed"], result["seconds"] > 0) == (1337, True)
+    assert result["seed"] == 1337
     assert result["best_val_loss"] <= result["val_loss"]
 
 

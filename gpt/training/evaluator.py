@@ -163,15 +163,14 @@ class Evaluator:
         ids = step * config.train.batch_size * config.model.T
         return round(ids / len(self.context.corpus.train), 4)
 
-    def outcome(self, step: int, seconds: float, metrics: Mapping[str, float]) -> Outcome:
-        """Return the result of a run, from its last `step`, the `metrics` there, and its time."""
+    def outcome(self, step: int, metrics: Mapping[str, float]) -> Outcome:
+        """Return the result of a run, from its last `step` and the `metrics` there."""
         context, val_loss = self.context, self.progress.val_loss
         best, train = self.progress.best_val_loss, context.config.train
         assert val_loss is not None
         return Outcome(
             run=context.name,
             text=context.corpus.name,
-            config=f"{context.name}/config.yaml",
             seed=context.config.seed,
             parameters=parameter_count(context.config.model, len(context.corpus.vocabulary)),
             reason=self.reason_to_stop,
@@ -193,7 +192,6 @@ class Evaluator:
             bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
-            seconds=round(seconds, 1),
             trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 

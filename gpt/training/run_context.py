@@ -49,7 +49,6 @@ class Outcome:
 
     run: str  # path of the run's folder
     text: str  # name of the text
-    config: str  # path of the resolved config
     seed: int
     parameters: int
     reason: str  # why training ended
@@ -64,4 +63,3 @@ class Outcome:
     best_step: int
     trigram_bits_per_character: float | None  # baseline: a trigram model of the train split
     elapsed_s: float  # seconds of training, over all resumes
-    seconds: float  # seconds of training in this call

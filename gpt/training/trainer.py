@@ -35,8 +35,7 @@ class Trainer:
         self.step, self.update, self.schedule = state.step, state.update, state.schedule
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
         self.clock = context.clock
-        self.process_began = self.clock()
-        self.run_began = self.process_began - state.progress.elapsed_s
+        self.run_began = self.clock() - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
         self.is_unsaved = state.saved_config not in (None, context.config)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
@@ -229,7 +228,7 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Pass the outcome of the run, and the model, to the callbacks; return the outcome."""
-        outcome = self.evaluator.outcome(self.step, self.clock() - self.process_began, self.metrics)
+        outcome = self.evaluator.outcome(self.step, self.metrics)
         for callback in self.callbacks:
             callback.on_end(outcome, self.update.model)
         return outcome
