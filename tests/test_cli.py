@@ -239,7 +239,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain --run nowhere", 2, "--run: name a lesson too"),
     ("explain head --text fox", 2, "--text works only with the lesson follow"),
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
-    ("data", 2, "expected a TEXT"),
+    ("data", 2, "Missing argument 'TEXT'"),
     ("data one.txt --set data.encodign=cp1252", 2, "did you mean data.encoding?"),
     ("data one.txt --html page.txt", 2, "--html page.txt: expected a name that ends in .html"),
 ]

@@ -13,27 +13,24 @@ from gpt.cli.options import (
     show_json,
     terminal_width,
 )
-from gpt.errors import UsageError
 from gpt.files import write_atomically
 
 
 def data(
-    text: TextNames = None,
+    text: TextNames,
     overrides: Settings = None,
     html: Path | None = option("FILE", "Write a page for a browser, with longer tables."),
     overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show characters, damage, and lines of val that train has."""
-    if not text:
-        raise UsageError("expected a TEXT")
     from gpt import api
     from gpt.inspection.output import check_out
     from gpt.inspection.report_views import text_page, text_table
 
     if html is not None:
         check_out(html, "--html", [".html"], overwrite=overwrite)
-    report = api.describe(text, overrides or ())
+    report = api.describe(text or (), overrides or ())
     if html is not None:
         write_atomically(html, [text_page(report)])
     if as_json:
