@@ -34,8 +34,7 @@ class Trainer:
         self.context, self.config, self.on_event = context, context.config.train, on_event
         self.step, self.update, self.schedule = state.step, state.update, state.schedule
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
-        self.clock = context.clock
-        self.run_began = self.clock() - state.progress.elapsed_s
+        self.run_began = context.clock() - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
         self.is_unsaved = state.saved_config not in (None, context.config)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
@@ -49,7 +48,7 @@ class Trainer:
 
     def elapsed_s(self) -> float:
         """Return the seconds of training so far, over all resumes, without the time in between."""
-        return self.clock() - self.run_began
+        return self.context.clock() - self.run_began
 
     def fit(self) -> Outcome:
         """Train to the last step or an early stop; after a divergence, roll back and continue."""
