@@ -24,9 +24,9 @@ def option(metavar: str, text: str, *, default: Any = None, **others: Any) -> An
     return typer.Option(default, metavar=metavar, help=text, **others)
 
 
-def flag(name: str, text: str) -> Any:
-    """Return a `typer.Option` that takes no value; `text` is its help."""
-    return typer.Option(False, name, help=text)
+def flag(name: str, text: str, **others: Any) -> Any:
+    """Return a `typer.Option` that takes no value. `text` is its help; `others` as for `option`."""
+    return typer.Option(False, name, help=text, **others)
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -52,14 +52,6 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
     raise typer.Exit
 
 
-HelpAllFlag = Annotated[
-    bool,
-    typer.Option(
-        "--help-all", is_eager=True, callback=_show_all, help="Show this and all settings."
-    ),
-]
-
-
 def train(
     text: TextNames = None,
     config: Path | None = option(
@@ -102,7 +94,9 @@ def train(
         "Do not train: print parameters, memory and time.",
     ),
     as_json: JsonFlag = False,
-    help_all: HelpAllFlag = False,
+    help_all: bool = flag(
+        "--help-all", "Show this and all settings.", is_eager=True, callback=_show_all
+    ),
 ) -> None:
     """Train a model on a text, then print a sample."""
     import psutil
