@@ -69,22 +69,18 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        chosen = self._draw(log_probabilities) if given is None else given
-        for context, id_ in zip(self.contexts, chosen, strict=True):
+        if given is None:
+            draws = np.array([source.random() for source in self.sources])
+            given = choose(log_probabilities + self.bias, draws, self.rules).tolist()
+        for context, id_ in zip(self.contexts, given, strict=True):
             context.append(id_)
-        return chosen, log_probabilities
+        return given, log_probabilities
 
     def select(self, rows: list[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
         self.engine.select(rows)
         self.sources = [self.sources[row] for row in rows]
         self.contexts = [self.contexts[row] for row in rows]
-
-    def _draw(self, log_probabilities: NDArray[np.float64]) -> list[int]:
-        """Draw an id for each text from `log_probabilities` (B, V), after the sampling rules."""
-        draws = np.array([source.random() for source in self.sources])
-        ids: list[int] = choose(log_probabilities + self.bias, draws, self.rules).tolist()
-        return ids
 
     def _prefill(self, rows: list[int]) -> None:
         """Prefill the texts in `rows` with all ids but the last, which `step` decodes."""
