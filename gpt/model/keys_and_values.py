@@ -1,9 +1,5 @@
 """Keys and values of attention: rotary positions, the partial key offset, and the cache.
 
-Rotary positions and the key offset use pairs of channels i and i + hs / 2. The key offset replaces
-about half of the channels of a key by those of the previous key. The cache stores keys and values
-of earlier characters, to compute them only once.
-
 Shapes: B batch, H heads, T time, hs head_size.
 """
 
@@ -52,11 +48,7 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    Channels i and i + head_size / 2 are a pair. `offset_keys` replaces the last pairs, which
-    rotary positions rotate least.
-
-    Returns:
-        Views of the kept and of the replaced channels, each (..., 2, number of pairs).
+    Return views, each (..., 2, number of pairs). `kept_pairs` describes the pairs.
     """
     kept = kept_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)
@@ -77,7 +69,7 @@ def offset_keys(k: Tensor) -> Tensor:
 
 
 class Cache:
-    """Keys and values of B texts, with room for T characters each.
+    """Keys and values of B texts, stored to compute them only once; each text has at most T ids.
 
     Prefill: `model(ids, cache)` with ids (B, t) stores the first t characters of each text in an
     empty cache. Decode: `model(ids, cache)` with ids (B, 1) appends one character to each text; the

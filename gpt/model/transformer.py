@@ -153,15 +153,12 @@ class GPT(nn.Module):
         """Predict the next character at each position.
 
         Args:
-            ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
+            ids: (B, T), where T is at most `config.T`. MASKED ids have a zero embedding.
             cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
             member: index of this model among the members of an ensemble, which share `cache`.
 
         Returns:
             Logits (B, T, V); those at position t predict the character at t + 1.
-
-        Raises:
-            ValueError: T exceeds `config.T`.
         """
         logits: Tensor = self.head(self.hidden(ids, cache, member))  # (B, T, V)
         return logits
@@ -223,11 +220,8 @@ def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the cross-entropy in nats, computed in float32.
+    """Return the cross-entropy of logits (B, T, V) and target ids (B, T), in nats, in float32.
 
-    Args:
-        logits: (B, T, V), in any precision.
-        targets: ids of the characters to predict, (B, T).
-        reduction: `mean` or `sum` over characters; `none` returns the loss of each, (B * T,).
+    `reduction` is `mean` or `sum` over the ids; `none` returns the loss of each id, (B * T,).
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)

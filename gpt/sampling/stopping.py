@@ -87,10 +87,7 @@ class StopBuffer:
         return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """Move the first `n` characters of the buffer to a new `Chunk`, and return it.
-
-        `ended` and `stop` are fields of this chunk.
-        """
+        """Move the first `n` characters of the buffer to a new `Chunk`, and return it."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk

@@ -191,10 +191,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: on CUDA, a GPU that no other rank uses.
-
-    Raise DeviceError if there are fewer GPUs than ranks, or ranks cannot use this kind of device.
-    """
+    """Return the device of this rank: on CUDA, a GPU that no other rank uses."""
     if ranks.size == 1 or device.type == "cpu":
         return device
     if device.type != "cuda":

@@ -2,9 +2,9 @@
 
 Fine-tuning adds the new characters of the text to the run's vocabulary. V is the resulting size.
 
-A step diverges if its loss or its gradient is NaN or infinite. Such a step is skipped. After
-MAX_SKIPPED_STEPS in a row, the run rolls back to its last checkpoint and continues with half the
-learning rates.
+A step diverges if its loss or its gradient is NaN or infinite. Such a step is skipped, in an
+ensemble only by the affected members. After MAX_SKIPPED_STEPS in a row, the run rolls back to its
+last checkpoint and continues with half the learning rates.
 """
 
 import logging

@@ -24,8 +24,7 @@ SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of 
 class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
-    Checkpoints store `plans` as `train.plans`. A config with this setting instead of
-    `train.minutes` repeats the run without a clock. `scale` is a factor of all learning rates. Each
+    Checkpoints store `plans` as `train.plans`. `scale` is a factor of all learning rates. Each
     rollback after a divergence halves it.
     """
 

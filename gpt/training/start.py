@@ -61,9 +61,6 @@ def train_run(
     do not change them, with two exceptions. On CUDA, some kernels add in any order, so two runs
     agree up to rounding. A resume with another value of `train.steps` plans the other steps anew.
 
-    If the loss or the gradient of a step is NaN or infinite, the model (in an ensemble, only the
-    affected members) skips the step. See `gpt.training.run_state` for repeated skips.
-
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
 

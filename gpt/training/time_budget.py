@@ -1,8 +1,4 @@
-"""Predict how long work will take, and how many steps fit into `train.minutes`.
-
-`Stopwatch` measures each kind of work, before training and while it runs. `TimeBudget` plans the
-number of steps, and plans again if the speed changes.
-"""
+"""Predict how long work will take, and how many steps fit into `train.minutes`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,8 +18,7 @@ NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
 SAMPLING_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
 PROBE_S, MAX_PROBES = 0.3, 9  # measuring a kind of work ends after these seconds or repetitions
 
-# kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
-SAMPLING, CHARACTER = "sampling", "character"
+SAMPLING, CHARACTER = "sampling", "character"  # kinds of work; see `Stopwatch`
 Seconds = Mapping[int | str, float]
 """Seconds of each kind of work."""
 
@@ -121,7 +116,10 @@ class Stopwatch:
 
 
 class TimeBudget:
-    """Plans how many steps fit into `train.minutes`; without that setting, plans nothing."""
+    """Plans how many steps fit into `train.minutes`, and plans again if the speed changes.
+
+    Without that setting, it plans nothing.
+    """
 
     def __init__(
         self, config: Config, val_characters: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
