@@ -199,17 +199,12 @@ def compile_model(model: nn.Module, mode: str, rehearse: Callable[[Any], object]
     """Return a copy of `model` with compiled blocks; return `model` if `mode` is `off`.
 
     The copy shares the parameters of `model`. All blocks run the same compiled code. Each batch
-    shape is compiled separately, because code for variable shapes is slower. If the compiler does
-    not work here and `mode` is `auto`, log a warning and return `model`.
+    shape is compiled separately, because code for variable shapes is slower.
 
-    Args:
-        model: a model with the submodule `blocks`, a ModuleList.
-        mode: `on`, `auto` or `off`; see `compile_mode`.
-        rehearse: runs a forward and a backward pass of the compiled model for each batch shape.
-            torch.compile compiles, and can fail, only during these passes.
-
-    Raises:
-        DeviceError: `mode` is `on`, and the compiler does not work on this machine.
+    torch.compile compiles, and can fail, only when the copy is used. Therefore, `rehearse` runs a
+    forward and a backward pass of the copy for each batch shape. If the compiler does not work on
+    this machine, raise DeviceError if `mode` is `on`; if it is `auto`, log a warning and return
+    `model`.
     """
     if mode == "off":
         return model
@@ -268,12 +263,8 @@ def replayed(
     The first EAGER_STEPS calls run `step`. The next call records the kernels of `step` in a graph.
     That call and all later ones replay the graph, which starts all kernels at once. `step` must
     read and write the same tensors at each call. A call overwrites the tensors that the previous
-    call returned.
-
-    Args:
-        step: the computation, which must not wait for results of the device.
-        device: the device on which `step` computes.
-        generator: the generator from which `step` draws on `device`; callers may seed it.
+    call returned. `step` must not wait for results of the device. It may draw random numbers from
+    `generator`, which callers may seed.
     """
     if device.type != "cuda":
         return step

@@ -149,15 +149,12 @@ class NumpyEngine:
         return x.reshape(len(x), ids.size, -1)
 
     def _heads(
-        self, qkv: Singles, n: int, rotations: NDArray[np.complex64] | None
+        self,
+        qkv: Singles,  # (K, n * t, H * (2 hs + vs))
+        n: int,  # number of texts
+        rotations: NDArray[np.complex64] | None,  # (n, t, 1, hs / 2)
     ) -> tuple[Singles, Singles, Singles]:
-        """Split `qkv` into rotated queries and keys (K, n, t, H, hs), and values (K, n, t, H, vs).
-
-        Args:
-            qkv: (K, n * t, H * (2 hs + vs)) queries, keys and values.
-            n: the number of texts.
-            rotations: (n, t, 1, hs / 2) complex rotations; None without rotary positions.
-        """
+        """Return rotated queries and keys, (K, n, t, H, hs) each, and values (K, n, t, H, vs)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
         qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
@@ -177,17 +174,13 @@ def _activate(h: Singles, activation: str) -> Singles:
 
 
 def _attend(
-    q: Singles, k: Singles, v: Singles, future: NDArray[np.bool_] | None, scale: np.float32
+    q: Singles,  # (K, n, H, t, hs)
+    k: Singles,  # (K, n, H, end, hs), keys of all `end` positions
+    v: Singles,  # (K, n, H, end, vs)
+    future: NDArray[np.bool_] | None,  # (n, 1, t, end), True for the keys that a query must ignore
+    scale: np.float32,  # of the scores
 ) -> Singles:
-    """Return the outputs (K, n, H, t, vs) of attention.
-
-    Args:
-        q: (K, n, H, t, hs) queries.
-        k: (K, n, H, end, hs) keys of all `end` positions.
-        v: (K, n, H, end, vs) values.
-        future: (n, 1, t, end), True for the keys that a query must ignore; None if there are none.
-        scale: factor of the scores q @ k.
-    """
+    """Return the outputs (K, n, H, t, vs) of attention."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)

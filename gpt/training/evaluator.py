@@ -241,15 +241,9 @@ def advise(
 ) -> str:
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
-    1. No val loss was below that of an untrained model. A lower learning rate helps.
-    2. Overfitting, after at least MIN_PASSES passes over the text: the val loss has risen, or is
-       far above the train loss. More text helps. So it does if the run `is_limited` to a number of
-       passes, as more of them usually overfit.
-    3. The val loss was still falling, or there were fewer passes. More time helps.
-    4. Otherwise, neither helps much; a larger model may.
-
     `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
     fell in the second half of the run. Twice the time would lower it by about the same fraction.
+    `is_limited` is whether the run was limited to a number of passes, as more usually overfit.
     """
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"
