@@ -1,4 +1,4 @@
-"""Set how torch computes: device, precision, threads, modes, compiler, graphs, random draws."""
+"""Set how torch computes: device, precision, threads, modes, compiler, graphs."""
 
 import logging
 import os
@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from gpt.errors import DeviceError, GPTError, counted
 from gpt.memory import cpu_limit
-from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -176,12 +175,6 @@ def deterministic_kernels(*, required: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
 
-def free_cached_memory(device: torch.device) -> None:
-    """Release the device memory that torch caches for later tensors."""
-    if device.type != "cpu":
-        torch.accelerator.empty_cache()
-
-
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
     """Return a context in which a forward pass computes matrix products in `precision`."""
     if precision == torch.float32:
@@ -248,11 +241,6 @@ class SkipInitialization(TorchFunctionMode):
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)
-
-
-def generator(seed: int, purpose: str, step: int) -> torch.Generator:
-    """Return a torch generator on the CPU, seeded by a hash of `seed`, `purpose` and `step`."""
-    return torch.Generator().manual_seed(derive_seed(seed, purpose, step))
 
 
 def replayed(

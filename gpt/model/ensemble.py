@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.device import generator
 from gpt.model.keys_and_values import Cache
 from gpt.model.transformer import GPT
-from gpt.seeds import member_seed
+from gpt.seeds import derive_seed, member_seed
 
 
 class Ensemble(nn.Module):
@@ -42,7 +41,10 @@ def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = Non
     """Return a new model or ensemble; if `seed` is None, use torch's global random generator."""
     if config.ensemble > 1:
         return Ensemble(config, vocabulary_size, seed)
-    return GPT(config, vocabulary_size, None if seed is None else generator(seed, "init", 0))
+    if seed is None:
+        return GPT(config, vocabulary_size)
+    source = torch.Generator().manual_seed(derive_seed(seed, "init", 0))
+    return GPT(config, vocabulary_size, source)
 
 
 def members_of(model: LanguageModel) -> list[GPT]:

@@ -14,7 +14,7 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config, explicit
-from gpt.device import computing_with, free_cached_memory, select_device
+from gpt.device import computing_with, select_device
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
 from gpt.model.ensemble import make_model
@@ -187,7 +187,8 @@ class _Chooser:
             stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
         del model, update
         gc.collect()  # frees the step, whose parts refer to each other
-        free_cached_memory(self.device)
+        if self.device.type != "cpu":
+            torch.accelerator.empty_cache()
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
