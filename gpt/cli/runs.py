@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpt.cli.options import JsonFlag, duration, flag, option, show, show_json, terminal_width
-from gpt.errors import GPTError
+from gpt.errors import GPTError, without_middle
 from gpt.terminal import render_table, visible
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
 DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # columns to omit, in this order
-MAX_NAME = 20  # largest number of characters shown of the name of a run or a text
+MAX_NAME = 20  # characters shown of a longer name of a run or a text
 
 
 def runs(
@@ -65,14 +65,11 @@ def _confirm(run: Path) -> None:
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
     """Return the table cells of `run`. A val loss in nats per byte is followed by `/byte`."""
-    name, text = (
-        f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
-        for name in (run.name, Path(run.text or "-").name)
-    )
+    is_of_sweep = "/" in run.name  # such names differ in their middle, too
     per_byte = "/byte" if run.unit == "byte" else ""
     return (
-        run.name if "/" in run.name else name,  # the names of a sweep's runs differ in their ends
-        text,
+        run.name if is_of_sweep else without_middle(run.name, MAX_NAME),
+        without_middle(Path(run.text or "-").name, MAX_NAME),
         "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
         "-" if run.val_loss is None else f"{run.val_loss:.4f}{per_byte}",
         "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
