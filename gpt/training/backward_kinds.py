@@ -17,12 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gpt.config.schema import Config
-from gpt.device import replayed, set_threads_here
+from gpt.device import replayed, select_precision, set_threads_here
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import DeviceError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.training.gradients import Backward, Parts, fuses_head
-from gpt.training.optimizer import LossScaler
 
 # How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. The MLP's
 # activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
@@ -34,20 +33,18 @@ MAX_WORKERS = 8
 LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
 
 
-def make_backward(
-    config: Config, model: GPT, device: torch.device, ranks: Ranks, scaler: LossScaler
-) -> Backward:
+def make_backward(config: Config, model: GPT, device: torch.device, ranks: Ranks) -> Backward:
     """Return the fastest Backward for `device`."""
     if device.type == "cpu":
-        return WorkerBackward(config, model, device, ranks, scaler)
+        return WorkerBackward(config, model, device, ranks)
     can_record = (
         device.type != "mps"
         and ranks.size == config.train.accumulation == 1
         and not fuses_head(model.head.out_features, ranks)
-        and not scaler.is_enabled
+        and select_precision(config.train.precision, device) != torch.float16
     )
     kind = RecordedBackward if can_record else Backward
-    return kind(config, model, device, ranks, scaler)
+    return kind(config, model, device, ranks)
 
 
 class RecordedBackward(Backward):
@@ -85,10 +82,8 @@ class WorkerBackward(Backward):
     each worker uses several of them.
     """
 
-    def __init__(
-        self, config: Config, model: GPT, device: torch.device, ranks: Ranks, scaler: LossScaler
-    ) -> None:
-        super().__init__(config, model, device, ranks, scaler)
+    def __init__(self, config: Config, model: GPT, device: torch.device, ranks: Ranks) -> None:
+        super().__init__(config, model, device, ranks)
         self.threads = torch.get_num_threads()
         self.workers = worker_count(config, device, ranks)  # one if DDP is used
         self.pool = ThreadPoolExecutor(self.workers)

@@ -30,15 +30,13 @@ class Backward:
     WorkerBackward overrides `parts` and `accumulate`, RecordedBackward overrides `compute`.
     """
 
-    def __init__(
-        self, config: Config, model: GPT, device: torch.device, ranks: Ranks, scaler: LossScaler
-    ) -> None:
+    def __init__(self, config: Config, model: GPT, device: torch.device, ranks: Ranks) -> None:
         self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.scaler = scaler
         self.parameters = [*model.parameters()]
         self.fused = fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
+        self.scaler = LossScaler(device, self.precision)
         self.characters = config.train.batch_size * config.model.T  # in a batch, of all ranks
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import compile_model, select_precision
+from gpt.device import compile_model
 from gpt.distributed import Ranks
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
 from gpt.training.backward_kinds import data_parallel, make_backward
-from gpt.training.optimizer import LossScaler, make_optimizers
+from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 
 # Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes
@@ -45,12 +45,11 @@ class TrainStep:
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
         self.ids = ids
-        self.precision = select_precision(config.train.precision, device)
+        self.backward = make_backward(config, model, device, ranks)
+        self.scaler, self.precision = self.backward.scaler, self.backward.precision
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
         muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, muon_dtype)
-        self.scaler = LossScaler(device, self.precision)
-        self.backward = make_backward(config, model, device, ranks, self.scaler)
         self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config, model, device), self._rehearse)
         # replaces the forward that `_rehearse` has set, which can be one that failed to compile
