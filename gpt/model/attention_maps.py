@@ -12,7 +12,7 @@ from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block
 from gpt.text.batches import to_torch
-from gpt.text.vocabulary import Vocabulary, check_known
+from gpt.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,18 @@ class Attention:
 
 
 def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
-    """Compute the attention weights and predictions of `model` for `text`.
+    """Compute the attention weights and predictions of `model` for `text`, a prepared prompt.
 
     Raises:
-        UsageError: `text` is empty, too long, or has characters outside `vocabulary`.
+        UsageError: `text` is empty or too long.
         CheckpointError: the model computes NaN or infinite numbers.
         OutOfMemory: the weights would not fit into memory.
     """
-    if not text:
-        raise UsageError("the text: expected at least one character, got none")
-    check_known(text, vocabulary)
     ids = to_torch(vocabulary.encode(text))
     config, T = model.config, len(ids)
-    if T > config.T:
+    if not 0 < T <= config.T:
         raise UsageError(
-            f"the text: expected at most model.T = {config.T} {vocabulary.unit}s, got {T}; cut it"
+            f"the text: expected 1 to model.T = {config.T} {vocabulary.unit}s, got {T}"
         )
     layer = 4 * config.n_head * T * T  # bytes of one layer's weights
     logits = 16 * len(vocabulary) * T
