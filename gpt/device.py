@@ -188,6 +188,14 @@ def product_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def compile_mode(setting: str, device: torch.device) -> str:
+    """Return the setting `train.compile`, or `off` instead of `auto` if `device` is not CUDA.
+
+    On a CPU, compiling takes longer than it saves in a run of minutes.
+    """
+    return "off" if setting == "auto" and device.type != "cuda" else setting
+
+
 def compile_model(model: nn.Module, mode: str, rehearse: Callable[[Any], object]) -> Any:
     """Return a copy of `model` with compiled blocks; return `model` if `mode` is `off`.
 

@@ -28,9 +28,9 @@ from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training import linear_cross_entropy
-from gpt.training.build_step import build_step
+from gpt.training.build_step import build_step, with_compile_choice
 from gpt.training.start import train_run
-from gpt.training.step import TrainStep, compile_mode
+from gpt.training.step import TrainStep
 from gpt.training.time_budget import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
@@ -174,9 +174,18 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_a_run_that_is_shorter_than_the_compiler_is_not_compiled():
     """Bug: `shakespeare_gpu` compiled for 17 s of 58 s, which saved 13 s."""
-    for changes, mode in (({}, "off"), ({"train__steps": 10**9, "train__batch_size": 997}, "auto")):
-        assert compile_mode(small(**changes), model_on(CPU), torch.device("cuda")) == mode
-        assert compile_mode(small(**changes, train__compile="on"), model_on(CPU), CPU) == "on"
+    cuda, long = torch.device("cuda"), {"train__steps": 10**9, "train__batch_size": 997}
+    for changes, mode in (({}, "off"), (long, "auto"), ({"train__compile": "on"}, "on")):
+        config = with_compile_choice(small(**changes), model_on(CPU), cuda)
+        assert config.train.compile == mode
+        assert with_compile_choice(small(**changes), model_on(CPU), CPU) == small(**changes)
+
+
+def test_a_run_that_repeats_another_compiles_as_that_one_did():
+    """Bug: with minutes, the choice followed from estimated steps, its repeat from the planned."""
+    repeated = small(train__plans=[[0, 11], [3, 7]], train__steps=7)
+    chosen = with_compile_choice(repeated, model_on(CPU), torch.device("cuda"))
+    assert chosen.train.compile == "auto"
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its compiler

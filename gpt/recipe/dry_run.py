@@ -19,7 +19,7 @@ from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_step
+from gpt.training.build_step import build_step, with_compile_choice
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
 from gpt.training.time_budget import SAMPLING, Seconds, Stopwatch, TimeBudget
@@ -66,6 +66,7 @@ def estimate_run(
         device = select_device(config.device)
         check_training_memory(config, V, device)
         model = make_model(config.model, V, config.seed).to(device)
+        config = with_compile_choice(config, model, device)
         update = build_step(config, model, device, SINGLE, corpus.train)
         start_s = clock()
         stopwatch = Stopwatch(clock, probed)

@@ -27,7 +27,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import check_resumable, check_same_model, recover, warn_of_known_val
 from gpt.runs.weights import load_model, load_weights
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.build_step import Update, build_step, computed_with
+from gpt.training.build_step import Update, build_step, computed_with, with_compile_choice
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
@@ -62,6 +62,7 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> RunState:
     """Return the state of a new run, with a plan of its steps if `train.minutes` is set."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
+    config = with_compile_choice(config, model, context.device)
     update = build_step(config, model, context.device, ranks, corpus.train)
     if config.train.minutes is not None and not stopwatch.probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import compile_model
+from gpt.device import compile_mode, compile_model
 from gpt.distributed import Ranks
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
@@ -17,9 +17,6 @@ from gpt.training.backward_kinds import data_parallel, make_backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 
-# Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes
-# 17 s and halves the time of a step; this run takes 48 s without it.
-MIN_COMPILED_OPERATIONS = 3e15
 # Largest number of steps whose results may be unread; reading results waits for these steps.
 MAX_UNREAD_STEPS = 10
 
@@ -51,7 +48,7 @@ class TrainStep:
         muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, muon_dtype)
         self.use_schedule(Schedule(config))
-        compiled = compile_model(model, compile_mode(config, model, device), self._rehearse)
+        compiled = compile_model(model, compile_mode(config.train.compile, device), self._rehearse)
         # replaces the forward that `_rehearse` has set, which can be one that failed to compile
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
@@ -135,19 +132,6 @@ class TrainStep:
         for i, tensors in enumerate(split_tensors(state.tensors, len(self.optimizers))):
             self.optimizers[i].load_state_dict(tensors)
         self.scaler.load_state_dict(state.numbers["scaler"])
-
-
-def compile_mode(config: Config, model: GPT, device: torch.device) -> str:
-    """Return `train.compile`, or `off` instead of `auto` if compiling takes longer than it saves.
-
-    That is so on a CPU, and in a short run on CUDA. A run takes about six operations for each
-    parameter and character (arXiv:2001.08361).
-    """
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    characters = config.train.steps * config.train.batch_size * config.model.T
-    is_long = 6 * parameters * characters >= MIN_COMPILED_OPERATIONS
-    saves_time = device.type == "cuda" and is_long
-    return "off" if config.train.compile == "auto" and not saves_time else config.train.compile
 
 
 def join_tensors(parts: Sequence[Tensors]) -> Tensors:
