@@ -274,8 +274,8 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": b"abc"}, "text: expected the name of a text, or a list of names, got b'abc'"),
-        ({"text": []}, "text: expected the name of a text"),
+        ({"text": b"abc"}, "expected the name of a text, or a list of names, got b'abc'"),
+        ({"text": []}, "data.source: expected the name of a text"),
         ({"settings": 3}, "settings: expected a dict such as {'train.steps': 500}, or a list"),
         ({"settings": "train.step=3"}, "train.step: unknown key"),  # not a list of letters
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),

@@ -67,15 +67,8 @@ def resolve(
             )
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
-    texts = [text] if isinstance(text, str | Path) else text
-    if texts is not None:
-        is_list = isinstance(texts, list | tuple) and texts
-        if not is_list or not all(isinstance(name, str | Path) for name in texts):
-            raise UsageError(
-                f"text: expected the name of a text, or a list of names, got {shown(repr(text))}"
-            )
-        names = [str(name) for name in texts]
-        changes.append(("data.source", names if len(names) > 1 else names[0]))
+    if text is not None:
+        changes.append(("data.source", text))
     return load_config(config, changes, inherit=inherit)
 
 

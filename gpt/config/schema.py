@@ -7,6 +7,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
@@ -42,10 +43,11 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 def _text_names(source: Any) -> object:
-    names = (source,) if isinstance(source, str) else source
+    names = (source,) if isinstance(source, str | Path) else source
     is_list = isinstance(names, list | tuple) and names
-    if not is_list or not all(isinstance(name, str) and name for name in names):
+    if not is_list or not all(isinstance(name, str | Path) and name for name in names):
         raise ValueError("expected the name of a text, or a list of names")
+    names = [*map(str, names)]
     check_utf8("".join(names))
     return tuple(names) if len(names) > 1 else names[0]
 
