@@ -192,7 +192,7 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     monkeypatch.setattr("gpt.api.new_run.FINE_TUNING_PASSES", passes)
     run = runs(train__steps=60)
     new = NewRun(None, "new.txt", settings, minutes, run)
-    config = new.prepare(new.resolve(), lambda: 0.0).config
+    config, _, _ = new.prepare(new.resolve(), lambda: 0.0)
     assert {key: getattr(config.train, key) for key in expected} == expected
 
 

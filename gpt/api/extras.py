@@ -68,7 +68,7 @@ def choose_settings(
     )
     if chosen.data != config.data:
         corpus = encode_sources(chosen, sources, ranks=ranks)
-    return Prepared(chosen, corpus, probed)
+    return chosen, corpus, probed
 
 
 def estimate(
@@ -100,10 +100,10 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     new = NewRun(config, text, settings, minutes, init_from)
-    prepared = new.prepare(new.resolve(), clock)
+    chosen, corpus, probed = new.prepare(new.resolve(), clock)
     with phase("loading PyTorch"):
         from gpt.recipe.dry_run import estimate_run
-    return estimate_run(prepared.config, prepared.corpus, clock, prepared.probed)
+    return estimate_run(chosen, corpus, clock, probed)
 
 
 def training_extras() -> "Extras":

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 TextPath = str | Path
+Prepared = tuple["Config", "Corpus", "Seconds | None"]
+"""Config and text of a new run, and the times that were measured to choose the config, if any."""
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
@@ -192,15 +194,6 @@ def find_extras() -> ModuleType | None:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Config and text of a new run, and the times that were measured to choose the config."""
-
-    config: "Config"
-    corpus: "Corpus"
-    probed: "Seconds | None" = None  # seconds of a step and of scoring a character, if measured
-
-
-@dataclass(frozen=True)
 class NewRun:
     """The arguments of `gpt.train` that determine the config and the text of a run."""
 
@@ -285,7 +278,7 @@ class NewRun:
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
             config = self._limit_fine_tuning(config, corpus)
-        return Prepared(config, corpus)
+        return config, corpus, None
 
     def _limit_fine_tuning(self, config: "Config", corpus: "Corpus") -> "Config":
         """Return `config` with limited steps and early stopping; keep settings that the user gave.

@@ -92,7 +92,7 @@ def sweep(
         return run_sweep(
             Path(run_dir) if run_dir else RUNS / f"{new.name}-sweep",
             trials,
-            choose=lambda one: choose_settings(one, since_now(), stop).config,
+            choose=lambda one: choose_settings(one, since_now(), stop)[0],
             load=read_text,
             should_stop=stop,
             on_event=on_event or (lambda event: None),

@@ -124,8 +124,8 @@ def train(
         if begun:
             run, mode = Path(begun), "overwrite"
         ranks.broadcast(_check_folder, from_here(run), mode, resolved)
-        prepared = new.prepare(resolved, clock, should_stop, ranks)
-        return _train(ranks, prepared.config, prepared.corpus, run, mode, caller, prepared.probed)
+        chosen, corpus, probed = new.prepare(resolved, clock, should_stop, ranks)
+        return _train(ranks, chosen, corpus, run, mode, caller, probed)
 
 
 def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
