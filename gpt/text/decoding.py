@@ -3,7 +3,6 @@
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from pathlib import PurePath
 
 from gpt.errors import TextError
 from gpt.text.documents import Notices
@@ -22,13 +21,6 @@ ENCODINGS = (  # encodings that are tried, the preferred ones first
     *("gb18030", "big5", "cp949", "cp866", "mac_roman", *WIDE),
 )
 NEARLY_AS_LIKELY = 0.1  # encodings whose penalties differ by less than this are equally likely
-ZIP = b"PK\x03\x04"
-DOCUMENTS = {  # name of the first file in a ZIP archive: the format of the archive
-    b"mimetype": "EPUB or OpenDocument",
-    b"[Content_Types].xml": "document of Word, Excel or PowerPoint",
-}
-ZIP_HEADER_BYTES = 30  # size of the header before the name of the first file
-ZIP_SUFFIXES = (".epub", ".docx", ".odt", ".xlsx", ".ods", ".pptx", ".odp")
 CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or train on its "
     "bytes by data.vocabulary=bytes"
@@ -38,7 +30,7 @@ BINARY_MAGIC = {  # first bytes of a file: name of its format
     b"%PDF-1.": "PDF",
     b"%!PS-": "PostScript",
     b"version https://git-lfs.github.com/spec/": LFS_POINTER,
-    ZIP: "ZIP archive without the suffix .zip",
+    b"PK\x03\x04": "DOCX, EPUB or another ZIP file",
     b"\x1f\x8b\x08": "compressed file without the suffix .gz",
     b"\xfd7zXZ\0": "compressed file without the suffix .xz",
     b"\x28\xb5\x2f\xfd": "compressed file without the suffix .zst",
@@ -175,14 +167,8 @@ def advice(found: str) -> str:
     return "add the suffix to its name" if "without the suffix" in found else CONVERT
 
 
-def binary_format(head: bytes, name: str, encoding: str) -> str | None:
+def binary_format(head: bytes, encoding: str) -> str | None:
     """Return the format of a file that is not text; None if it is text in `encoding`."""
-    suffix = PurePath(name).suffix.lower()
-    if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:
-        return suffix[1:].upper()
-    for first, found in DOCUMENTS.items():
-        if head.startswith(ZIP) and head.startswith(first, ZIP_HEADER_BYTES):
-            return found
     for magic, found in BINARY_MAGIC.items():
         if head.startswith(magic):
             return found

@@ -250,7 +250,7 @@ class _TextFiles:
         return None if self._raw else self._format(entry)
 
     def _format(self, entry: Entry) -> str | None:
-        return binary_format(entry.head(), entry.name, self._data.encoding)
+        return binary_format(entry.head(), self._data.encoding)
 
 
 def _not_text(entry: Entry, found: str) -> TextError:
