@@ -127,10 +127,7 @@ class Task:
         lengths = document_lengths(self.source, data)
         if len(lengths) < 2:
             advice = "a text of one line cannot be divided into documents: use data.split=tail"
-            if (
-                len(document_lengths(self.source, data.model_copy(update={"documents": "lines"})))
-                > 1
-            ):
+            if data.documents == "files":
                 advice = "use data.documents=lines, so each line is a document, or data.split=tail"
             raise TextError(
                 f"{self.source.name}: data.split=documents holds out whole documents: expected at "
