@@ -105,7 +105,7 @@ class DataConfig(ConfigSection):
     val_source: TextNames | None = resumable(
         None, "a separate text for val; null = val is a part of data.source"
     )
-    val_fraction: Annotated[float, Field(gt=0, lt=1)] = setting(
+    val_fraction: Annotated[float, Field(ge=1e-9, le=1 - 1e-9)] = setting(
         0.1, "fraction of the text's characters that is val, if data.val_source is null"
     )
     split: Literal["tail", "documents"] = setting(

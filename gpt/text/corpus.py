@@ -71,8 +71,8 @@ class Corpus:
         if shortest > T:
             return
         is_tail = data.split == "tail" and data.val_source is None
-        if is_tail and (least := least_characters(T, data.val_fraction)):
-            needed = "" if self.vocabulary.is_bytes else f": {least:,} are needed"
+        if is_tail and not self.vocabulary.is_bytes:
+            needed = f": {least_characters(T, data.val_fraction):,} are needed"
         smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
         other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(

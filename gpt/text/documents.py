@@ -16,7 +16,6 @@ from gpt.errors import listed
 from gpt.seeds import uniforms
 
 MAX_LISTED_NAMES = 3  # largest number of file names in a notice
-MIN_FRACTION = 1e-12  # smallest usable fraction of a text; a smaller one rounds to nothing
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
@@ -118,14 +117,10 @@ def train_characters(characters: int, val_fraction: float) -> int:
     return int((1 - val_fraction) * characters)
 
 
-def least_characters(T: int, val_fraction: float) -> int | None:
-    """Return the smallest length of a text whose train and val have more than `T` characters each.
-
-    Return None if one of the fractions is below MIN_FRACTION.
-    """
-    if (smaller := min(val_fraction, 1 - val_fraction)) < MIN_FRACTION:
-        return None
-    lengths = ((n, train_characters(n, val_fraction)) for n in count(int(T / smaller)))
+def least_characters(T: int, val_fraction: float) -> int:
+    """Return the smallest length of a text whose train and val each have over `T` characters."""
+    least = max(T / val_fraction, (T + 1) / (1 - val_fraction))  # except for rounding
+    lengths = ((n, train_characters(n, val_fraction)) for n in count(int(least)))
     return next(n for n, train in lengths if min(train, n - train) > T)
 
 
