@@ -94,9 +94,6 @@ class Normalizer:
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Normalise the chunks of one text; yield non-empty chunks of whole characters."""
-        return filter(None, self._with_line_feeds(chunks))
-
-    def _with_line_feeds(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         pending = b""  # a CR at the end of a chunk, because the next chunk may begin with LF
         for chunk in chunks:
             chunk, pending = pending + chunk, b""
@@ -106,7 +103,8 @@ class Normalizer:
                 unified = chunk.replace(b"\r\n", b"\n")
                 self.line_ends += len(chunk) - len(unified) + unified.count(b"\r")
                 chunk = unified.replace(b"\r", b"\n")
-            yield chunk
+            if chunk:
+                yield chunk
         if pending:
             self.line_ends += 1
             yield b"\n"
