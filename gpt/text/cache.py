@@ -65,13 +65,6 @@ def _usable(folder: Path) -> Path:
     return Path(temporary.name)
 
 
-def remove_unused_inputs() -> None:
-    """Remove copies of standard input that are over a day old."""
-    for text in (cache_dir() / STDIN_FOLDER).glob("*.txt"):
-        if time.time() - text.stat().st_mtime > UNUSED_S:
-            text.unlink(missing_ok=True)
-
-
 def quick_sha256(paths: Sequence[Path]) -> str:
     """Return a hash of the paths, sizes and contents of files.
 
@@ -121,7 +114,9 @@ def _read(stdin: TextIO | None) -> Path:
     folder = cache_dir() / STDIN_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        remove_unused_inputs()
+        for old in folder.glob("*.txt"):
+            if time.time() - old.stat().st_mtime > UNUSED_S:
+                old.unlink(missing_ok=True)
         piped = folder / f"{uuid4().hex}.txt"
         write_atomically(piped, iter(partial(stream.read, CHUNK_BYTES), b""))
         with piped.open("rb") as file:  # equal texts share one file
