@@ -205,8 +205,6 @@ def _validated(model: type[JsonModel], tree: Any, name: str) -> JsonModel:
         return model.model_validate(tree)
     except ValidationError as error:
         raise ValueError(f"{name}: {next(explain(error))[1]}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def _tensors(
