@@ -63,7 +63,7 @@ def find_run(name: str | None) -> Path:
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
-    for run in (Path(name), RUNS / name) if _may_exist(name) else ():
+    for run in (Path(name), RUNS / name):
         undo_killed_overwrite(run)
         if has_checkpoint(run) or is_checkpoint(run):
             return run
@@ -77,14 +77,6 @@ def find_run(name: str | None) -> Path:
                 f"with --overwrite --run-dir {shlex.quote(str(run))}"
             )
     raise _no_such_run(name, "a run with a checkpoint")
-
-
-def _may_exist(name: str) -> bool:
-    """Return whether a file can have this name, which must have no NUL and no lone surrogate."""
-    try:
-        return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:

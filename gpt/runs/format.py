@@ -107,6 +107,8 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
     """
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
+    except ValueError:  # no folder can have this name: it contains a NUL or a lone surrogate
+        return []
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             return []
