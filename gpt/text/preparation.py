@@ -249,7 +249,5 @@ def character_count(chunk: bytes) -> int:
 
 def byte_offset(chunk: bytes, characters: int) -> int:
     """Return the size in bytes of the first `characters` characters in `chunk`."""
-    if chunk.isascii():
-        return min(characters, len(chunk))
     starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE)
     return int(starts[characters]) if characters < len(starts) else len(chunk)
