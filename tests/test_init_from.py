@@ -234,7 +234,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs():
         (
             {"data__vocabulary": "bytes"},
             ["data.vocabulary=characters"],
-            r"data\.vocabulary \(bytes to characters\)",
+            r'data\.vocabulary \("bytes" to "characters"\)',
         ),
     ],
 )

@@ -139,10 +139,9 @@ def check_same_model(data: CheckpointData, config: Config) -> None:
     run = config.train.init_from
     before = values(data.config) | {"data.vocabulary": _vocabulary_of(data)}
     changed = [
-        f"{key} ({before[key]} to {value})"
-        for key, value in values(config).items()
-        if (SETTINGS[key].fine_tuning == "fixed" or key == "data.vocabulary")
-        and value != before[key]
+        change
+        for key, change in differences(before, values(config)).items()
+        if SETTINGS[key].fine_tuning == "fixed" or key == "data.vocabulary"
     ]
     if changed:
         raise ConfigError(
