@@ -271,17 +271,11 @@ class Config(ConfigSection):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        T, first, data = self.model.T, self.train.first_window, self.data
+        T, first = self.model.T, self.train.first_window
         if first is not None and T % first:
             raise ValueError(
                 f"train.first_window: expected a divisor of model.T ({T}), so that every step has "
                 f"the same number of characters, got {first}"
-            )
-        is_own = data.vocabulary in ("characters", "bytes")
-        if self.train.init_from is not None and not is_own:
-            raise ValueError(
-                "train.init_from already sets the vocabulary: that of its run, with new characters "
-                "of the text; leave out data.vocabulary"
             )
         return self
 
