@@ -162,7 +162,7 @@ def _vocabulary(task: Task, found: str) -> Vocabulary:
     if given is None:
         return BYTES if task.data.vocabulary == "bytes" else Vocabulary(found)
     if task.extends:
-        return given.extended(found)
+        return BYTES if given.is_bytes else Vocabulary.of(given.characters + found)
     if outside := given.outside(found):
         raise TextError(
             f"{task.source.name}: {len(outside):,} of its characters are not in the given "

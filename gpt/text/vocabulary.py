@@ -102,12 +102,6 @@ class Vocabulary:
         known = {*self.characters}
         return "".join(c for c in dict.fromkeys(text) if c not in known)
 
-    def extended(self, characters: str) -> "Vocabulary":
-        """Return a vocabulary with `characters` added. A vocabulary of bytes does not change."""
-        if self.is_bytes:
-            return self
-        return Vocabulary("".join(sorted({*self.characters, *characters})))
-
     def to_json(self) -> str:
         """Return the vocabulary as JSON, for the file vocabulary.json of a checkpoint."""
         if self.is_bytes:
