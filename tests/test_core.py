@@ -12,7 +12,7 @@ from tests.conftest import PANGRAM
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 FOLDERS = ("config", "distributed", "text", "model", "runs", "sampling", "training")
-API = ("__init__", "model", "new_run", "training")
+API = ("__init__", "model", "new_run", "torch_model", "training")
 CLI = ("__init__", "main", "options", "repl", "runs", "sample", "train")
 CORE = [
     *PACKAGE.glob("*.py"),

@@ -63,11 +63,9 @@ class Model:
         with self._loading:
             if self._module is None:
                 check_working_folder()  # before torch is imported
-                from gpt.device import default_modes, select_device
-                from gpt.runs.weights import load_model
+                from gpt.api.torch_model import load_module
 
-                with default_modes():
-                    self._module = load_model(self.checkpoint, select_device(self.device))
+                self._module = load_module(self.checkpoint, self.device)
             return self._module
 
     def summary(self) -> str:
@@ -199,19 +197,9 @@ class Model:
             UsageError: the text is empty, longer than T, or has unknown characters.
         """
         module = self.module
-        import torch
+        from gpt.api.torch_model import text_logits
 
-        from gpt.device import default_modes
-        from gpt.text.batches import to_torch
-
-        ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
-        if not 0 < len(ids) <= T:
-            unit = self.vocabulary.unit
-            raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
-        device = next(module.parameters()).device
-        with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
-            logits: Tensor = module(ids[None].to(device))
-        return logits[0].float().cpu()
+        return text_logits(module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -230,16 +218,10 @@ class Model:
         """
         advice = "leave them out, or pass drop_unknown=True"
         prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        if len(prepared) < 2:
-            raise UsageError(f"expected a text of at least 2 characters, got {len(prepared)}")
         module = self.module
-        from gpt.device import default_modes
-        from gpt.evaluation.loss import evaluate, scored_ids
+        from gpt.api.torch_model import text_loss
 
-        ids = scored_ids(prepared, self.vocabulary)
-        with default_modes():
-            loss = evaluate(module, ids)
-        return loss * ((len(ids) - 1) / (len(prepared) - 1))
+        return text_loss(module, self.vocabulary, prepared)
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -260,12 +242,9 @@ class Model:
             OutOfMemory: the weights would take more memory than is free.
         """
         module = self.module
-        from gpt.device import default_modes
-        from gpt.model.attention_maps import attend_text
-        from gpt.model.ensemble import members_of
+        from gpt.api.torch_model import text_attention
 
-        with default_modes():
-            return attend_text(members_of(module)[0], self.vocabulary, self.prepare(text))
+        return text_attention(module, self.vocabulary, self.prepare(text))
 
 
 def load(
