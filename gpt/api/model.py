@@ -4,6 +4,7 @@ import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -22,11 +23,28 @@ from gpt.text.vocabulary import encode_prompt, prepare_prompt
 
 log = logging.getLogger(__name__)
 
+
+class LazyModule:
+    """Module that is imported at the first use of one of its names."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare to import the module with this full `name`."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a name of the module."""
+        check_working_folder()
+        return getattr(import_module(self._name), name)
+
+
 if TYPE_CHECKING:
     from torch import Tensor
 
+    import gpt.api.torch_model as torch_model
     from gpt.model.attention_maps import Attention
     from gpt.model.ensemble import LanguageModel
+else:
+    torch_model = LazyModule("gpt.api.torch_model")
 
 
 class Model:
@@ -62,10 +80,7 @@ class Model:
         """The model as a torch module in evaluation mode, on the device."""
         with self._loading:
             if self._module is None:
-                check_working_folder()  # before torch is imported
-                from gpt.api.torch_model import load_module
-
-                self._module = load_module(self.checkpoint, self.device)
+                self._module = torch_model.load_module(self.checkpoint, self.device)
             return self._module
 
     def summary(self) -> str:
@@ -196,10 +211,7 @@ class Model:
         Raises:
             UsageError: the text is empty, longer than T, or has unknown characters.
         """
-        module = self.module
-        from gpt.api.torch_model import text_logits
-
-        return text_logits(module, self.vocabulary, self.prepare(text))
+        return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -218,10 +230,7 @@ class Model:
         """
         advice = "leave them out, or pass drop_unknown=True"
         prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        module = self.module
-        from gpt.api.torch_model import text_loss
-
-        return text_loss(module, self.vocabulary, prepared)
+        return torch_model.text_loss(self.module, self.vocabulary, prepared)
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -241,10 +250,7 @@ class Model:
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
-        module = self.module
-        from gpt.api.torch_model import text_attention
-
-        return text_attention(module, self.vocabulary, self.prepare(text))
+        return torch_model.text_attention(self.module, self.vocabulary, self.prepare(text))
 
 
 def load(
