@@ -100,7 +100,7 @@ def joined() -> Iterator[Ranks]:
     ranks = Ranks(*(int(os.environ[name]) for name in names))
     on_cuda = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        prefix = f"{_restart_prefix()}/{next(_group_numbers)}"  # not used by an earlier group
+        prefix = f"{_restart_prefix()}/{next(_group_numbers)}"  # no earlier group used this prefix
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
             timeout=TIMEOUT,

@@ -10,21 +10,21 @@ from types import FrameType
 from gpt.distributed import is_launched
 from gpt.errors import Interrupted
 
-STOPPING = b"stopping, and saving the steps trained so far; once more to stop at once\n"
+STOPPING = b"stopping, and saving the steps trained so far; a second signal, such as Ctrl-C, stops at once\n"
 
 
 class StopSignals:
     """Context in which the first of the signals `names` only makes `should_stop` return True.
 
-    A second signal has its usual effect, except in workers of torchrun: a Ctrl-C reaches them
+    A second signal has its usual effect. Only workers of torchrun ignore it: a Ctrl-C reaches them
     twice, from the terminal and from torchrun. After a signal, an `Interrupted` error that leaves
     the context gets the exit code 128 + the signal's number. The context has no effect inside
-    another such context, or in a thread that is not the main one, where Python handles no signals.
+    another such context, or outside the main thread, because other threads get no signals.
     """
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.received: int | None = None  # number of the signal
+        self.received: int | None = None  # number of the first signal
         self.ignore_second = is_launched()
         self._before: dict[int, signal._HANDLER] = {}
 

@@ -29,7 +29,7 @@ from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
 from gpt.terminal import in_one_line, visible
 
-MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
+MAX_CELL = 2**31 - 1  # largest number of characters in a cell of a .csv file, such as a book
 # errors of the system that mean that a file cannot be written
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # regular expression for messages of errors that mean too little memory
@@ -102,7 +102,7 @@ def main() -> NoReturn:
             "--resume=" if argument == "--resume" and after.startswith("-") else argument
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
         ]
-    if "--debug" in arguments:  # it may stand after the name of a command, too
+    if "--debug" in arguments:  # --debug may stand after the name of a command, too
         arguments = ["--debug", *(each for each in arguments if each != "--debug")]
     try:
         check_working_folder()

@@ -57,13 +57,14 @@ def train(
     config: Path | None = option(
         "FILE",
         "A YAML file of settings, or the name of a shipped one, such as quickstart. Without it, "
-        "settings are chosen for your text and time; with --init-from, they are those of that run.",
+        "settings are chosen for your text and time, or taken from the run of --init-from.",
     ),
     minutes: float | None = option(
         "N",
-        "Train until the whole command has taken N minutes. Default 5, unless --config, "
-        "--init-from or train.steps is given. With --resume, a finished run trains for N more "
-        "minutes; for an interrupted run, N is the time of the whole run.",
+        "Train as many steps as fit into N minutes, the time of the whole command; fewer if more "
+        "passes over the text would not help. Default 5, unless --config, --init-from or "
+        "train.steps is given. With --resume, a finished run trains for N more minutes; for an "
+        "interrupted run, N is the time of the whole run.",
     ),
     overrides: Settings = None,
     device: str | None = option("DEVICE", "auto, cpu, cuda, cuda:N or mps."),
@@ -80,19 +81,16 @@ def train(
     seeds: int | None = option(
         "N",
         "A sweep: train with N seeds, and print the mean val loss and its standard error. "
-        "Repeating the command resumes it.",
+        "Repeating the command resumes the sweep.",
         min=1,
     ),
     resume: str | None = option(
         "[RUN]",
-        "Resume a run or sweep: its folder, or its name under runs/; default the newest. If its "
-        "text was moved, name it as TEXT.",
+        "Resume a run or sweep: its folder, or its name under runs/; default the newest. If the "
+        "run's text was moved, name the text as TEXT.",
     ),
     overwrite: bool = flag("--overwrite", "Replace the run in --run-dir, or in runs/NAME."),
-    dry_run: bool = flag(
-        "--dry-run",
-        "Do not train: print parameters, memory and time.",
-    ),
+    dry_run: bool = flag("--dry-run", "Do not train: print parameters, memory and time."),
     as_json: JsonFlag = False,
     help_all: bool = flag(
         "--help-all", "Show this and all settings.", is_eager=True, callback=_show_all

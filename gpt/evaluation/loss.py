@@ -30,7 +30,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 # Largest number of logits of a forward pass in one CPU thread: 16 MB. Above 32 MB, malloc requests
 # memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
-ACCELERATOR_EVAL_LOGITS = 2**24  # the same for a forward pass on an accelerator: 64 MB
+ACCELERATOR_EVAL_LOGITS = 2**24  # as EVAL_LOGITS, but on an accelerator: 64 MB
 
 Window = TypeVar("Window")
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ def evaluate_each(
 
     About `characters` ids are scored, in evenly spread windows; None for all. `should_stop` is
     called before each forward pass, in any thread; True stops the evaluation. The `ranks` divide
-    the windows, so each of them has to call this function.
+    the windows, so each rank has to call this function.
 
     Returns:
         Losses in nats per id: first of `model`; for an ensemble, followed by those of its members.
@@ -85,7 +85,7 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    # summed losses of each pass, (losses_each,), on the device, after zeros in case there is none
+    # sums of the losses of each pass, (losses_each,); zeros first, as a rank may have no windows
     passes = [torch.zeros(losses_each, dtype=torch.float32, device=device)]
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS

@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    key = torch.tensor(0)  # key in `_dropouts`; torch.compile would compile again for each int
+    key = torch.tensor(0)  # key in `_dropouts`: a tensor, as torch.compile recompiles for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
@@ -48,7 +48,7 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 
 
 # In compiled code, `bernoulli_` would draw from the global generator. A custom operator is not
-# traced, so it can use ours. It looks this up by a key, because a generator cannot be an argument.
+# traced, so it can use ours. A key finds the generator, which cannot be an argument itself.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

@@ -44,10 +44,10 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def kept_pairs(head_size: int) -> int:
-    """Return the number of pairs of channels of a key that `model.key_offset` does not replace.
+    """Return how many of a key's channel pairs `model.key_offset` keeps.
 
-    Channels i and i + head_size / 2 are a pair. The last pairs, which rotary positions rotate
-    least, are replaced by those of the previous character's key.
+    Channels i and i + head_size / 2 are a pair. `model.key_offset` replaces the last pairs, which
+    rotary positions rotate least, by those of the previous character's key.
     """
     return head_size // 4
 

@@ -19,7 +19,7 @@ from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 
 # Vocabulary size from which the output layer takes most of a step's time, and most characters are
-# rare. Models of smaller vocabularies do not use the code for such ones.
+# rare. Models of smaller vocabularies do not use the code for large ones.
 LARGE_VOCABULARY = 1000
 
 
@@ -27,7 +27,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return relu(x @ weight.T + bias)."""
     is_eager_bf16 = x.is_cpu and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling()
     if is_eager_bf16 and has_fast_bf16(x.device):
-        # oneDNN adds the bias and applies ReLU as it writes the product, instead of three passes
+        # oneDNN multiplies, adds the bias and applies ReLU in one pass instead of three
         fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu", [], "")
         return fused
     return F.linear(x, weight, bias).relu_()
@@ -153,8 +153,8 @@ class GPT(nn.Module):
         """Predict the next character at each position.
 
         Args:
-            ids: (B, T), where T is at most `config.T`. MASKED ids have a zero embedding.
-            cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
+            ids: (B, T). ValueError is raised if T exceeds `config.T`. MASKED ids become zeros.
+            cache: keys and values of the texts that `ids` continue; those of `ids` are appended.
             member: index of this model among the members of an ensemble, which share `cache`.
 
         Returns:

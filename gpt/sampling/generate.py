@@ -83,7 +83,7 @@ class Generator:
         self.contexts = [self.contexts[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the texts in `rows` with all ids but the last, which `step` decodes."""
+        """Prefill the texts in `rows` with all of their ids but the last, which `step` decodes."""
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)

@@ -187,7 +187,7 @@ def _attend(
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     weights = np.exp(scores, out=scores)
     y: Singles = weights @ v
-    y /= np.add.reduce(weights, -1, keepdims=True)  # cheaper than to divide the weights
+    y /= np.add.reduce(weights, -1, keepdims=True)  # cheaper than dividing the weights
     return y
 
 

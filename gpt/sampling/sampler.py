@@ -67,7 +67,7 @@ def keep_top_p(logits: Floats, p: float) -> Floats:
     """
     ordered = np.sort(logits)[:, ::-1]  # the likeliest first
     probabilities = np.exp(log_softmax(ordered))
-    sum_of_likelier = probabilities.cumsum(-1) - probabilities  # [0, 0.5, 0.8, 0.9]
+    sum_of_likelier = probabilities.cumsum(-1) - probabilities  # example: [0, 0.5, 0.8, 0.9]
     needed = np.maximum((sum_of_likelier < p).sum(-1, keepdims=True), 1)
     least = np.take_along_axis(ordered, needed - 1, -1)  # the smallest logit to keep
     return np.where(logits < least, NEVER, logits)

@@ -23,11 +23,11 @@ from gpt.errors import DeviceError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.training.gradients import Backward, Parts, fuses_head
 
-# How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. The MLP's
-# activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
-# clearing new ones takes a sixth of a step (scripts/experiments.md).
+# How many numbers of the residual stream (B x T x C) a CPU thread processes at a time: 4 MB. The
+# MLP's activations take 16 MB. malloc returns blocks above 32 MB to the system, and clearing new
+# blocks takes a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20
-# Largest number of workers (threads). Each one needs memory for a gradient of every parameter.
+# Largest number of workers (threads). Each needs memory for the gradients of all parameters.
 MAX_WORKERS = 8
 
 LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
@@ -53,7 +53,7 @@ class RecordedBackward(Backward):
     A batch of another shape replaces the graph. Accelerators without CUDA record nothing.
     """
 
-    inputs: tuple[Tensor, ...] = ()  # the batch that `replay` reads
+    inputs: tuple[Tensor, ...] = ()  # x and y that `replay` reads
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
         """Set each `.grad` for the batch `x`, `y`, (B, T); return the loss."""
@@ -89,10 +89,10 @@ class WorkerBackward(Backward):
         self.pool = ThreadPoolExecutor(self.workers)
 
     def parts(self, x: Tensor, y: Tensor) -> Parts:
-        """Divide a batch, (B, T) each, into parts that fit into the caches of the workers."""
+        """Divide `x` and `y`, (B, T) each, into parts that fit into the caches of the workers."""
         divided: list[tuple[Tensor, Tensor]] = []
         for x_part, y_part in super().parts(x, y):
-            # there can be fewer than `count`: `chunk(3)` divides 4 windows into 2 and 2
+            # `chunk` can return fewer than `count` parts: `chunk(3)` divides 4 windows into 2 and 2
             B, T = x_part.shape
             count = chunk_count(B, T, self.config.model.C, self.workers)
             divided += zip(x_part.chunk(count), y_part.chunk(count), strict=True)
@@ -113,7 +113,7 @@ class WorkerBackward(Backward):
             while futures:
                 total += self._add(*futures.pop(0).result())
         except Exception:
-            wait(futures)  # running ones hold memory, too
+            wait(futures)  # running futures hold memory, too
             raise
         return total
 
@@ -186,7 +186,10 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: on CUDA, a GPU that no other rank uses."""
+    """Return the device of this rank: on CUDA, a GPU that no other rank uses.
+
+    Raise DeviceError if there are fewer GPUs than ranks, or if ranks cannot use `device` (MPS).
+    """
     if ranks.size == 1 or device.type == "cpu":
         return device
     if device.type != "cuda":

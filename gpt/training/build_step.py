@@ -24,7 +24,7 @@ from gpt.training.step import (
 )
 
 # Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes
-# 17 s and halves the time of a step; this run takes 48 s without it.
+# 17 s and halves the time of a step; the shortest run takes 48 s without compiling.
 MIN_COMPILED_OPERATIONS = 3e15
 
 
@@ -90,7 +90,7 @@ class EnsembleStep:
             work(m)
 
         started = [self.pool.submit(run, m) for m in members]
-        self._finish()  # a member is at most one step ahead of another
+        self._finish()  # so that a member is at most one step ahead of another
         self.running = started
 
     def _finish(self) -> None:
@@ -122,7 +122,7 @@ def build_step(
 ) -> Update:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     if compile_mode(config.train.compile, device) != "off":
-        torch.compiler.reset()  # the limit of 8 compiled variants includes earlier models
+        torch.compiler.reset()  # torch's limit of 8 compiled variants includes earlier models
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids)
     members, threads = [], threads_each(config, device, ranks)
@@ -136,11 +136,11 @@ def build_step(
 
 
 def with_compile_choice(config: Config, model: LanguageModel, device: torch.device) -> Config:
-    """Set `train.compile` to `off` if it is `auto`, and a new run on CUDA is too short to benefit.
+    """Return `config`, with `train.compile` off instead of auto if a run on CUDA is too short.
 
-    The choice is made once, and stands in the run's config: a resume for more steps keeps it, and
-    so does a run with `train.plans`, which repeats another run. A run takes about six operations
-    for each parameter and character (arXiv:2001.08361).
+    The choice is made for a new run and saved in its config, so a resume for more steps keeps the
+    choice. A run with `train.plans` also keeps it, to repeat another run. Training takes about six
+    float operations for each parameter and character (arXiv:2001.08361).
     """
     if compile_mode(config.train.compile, device) != "auto" or config.train.plans:
         return config

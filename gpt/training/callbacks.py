@@ -158,7 +158,7 @@ class ProgressBar(Callback):
 
 
 def _described(metrics: Mapping[str, float]) -> list[str]:
-    """Return a text for each of the `metrics` that are shown."""
+    """Return texts such as `train 1.2345` for those of `metrics` that the bar shows."""
     names = SHOWN_METRICS.items()
     shown = [f"{name} {metrics[key]:.4f}" for key, name in names if key in metrics]
     if pace := metrics.get("chars_per_s"):

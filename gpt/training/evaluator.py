@@ -20,12 +20,12 @@ from gpt.terminal import phase
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.time_budget import CHARACTER, SAMPLING, Stopwatch
 
-OVERFIT_GAP = 0.1  # fraction of the train loss; a val loss further above it is overfitting
-RISE = 0.01  # fraction of the best val loss; a larger rise since then is overfitting
-FALL = 0.02  # fraction of the val loss; a larger fall in the second half of the run is a trend
+OVERFIT_GAP = 0.1  # a val loss above the train loss by more than this fraction is overfitting
+RISE = 0.01  # a val loss above the best val loss by more than this fraction is overfitting
+FALL = 0.02  # a val loss that fell by a larger fraction in the run's second half is still falling
 TINY = 1e-9  # nats; avoids a division by 0
 MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
-OVERFIT_EVALUATIONS = 3  # in a row without a new best, after which to warn
+OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best loss, after which to warn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 
@@ -38,17 +38,17 @@ class Diverged(Exception):
 class Progress:
     """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
 
-    loss: float = math.inf  # loss of the newest evaluation after step 0
-    best_loss: float = math.inf
+    loss: float = math.inf  # newest `val_loss`, or `val_loss_part` with train.eval_characters
+    best_loss: float = math.inf  # `loss` at `best_step`: may be on a part of val, too
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # current weights, whole val split; None if not evaluated
-    best_val_loss: float = math.inf  # best checkpoint, whole val split; known at the end
-    middle_loss: float = math.inf  # loss of the newest evaluation in the first half of the run
-    since_best: NonNegativeInt = 0  # evaluations in a row without a new best
+    val_loss: float | None = None  # current weights on the whole val split; None if not evaluated
+    best_val_loss: float = math.inf  # best checkpoint on the whole val split; known at the end
+    middle_loss: float = math.inf  # newest `loss` in the first half of the run
+    since_best: NonNegativeInt = 0  # evaluations in a row without a new best loss
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
     skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
-    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of all learning rates; see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float) -> bool:
@@ -66,7 +66,7 @@ class Progress:
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def overfit_warning(self) -> str:
-        """Return a warning if OVERFIT_EVALUATIONS in a row had no new best, or ""."""
+        """Return a warning after OVERFIT_EVALUATIONS evaluations without a new best loss, or ""."""
         if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
             return ""
         return (
@@ -106,9 +106,9 @@ class Evaluator:
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
 
     def evaluate(self, step: int, part_done: Fraction) -> dict[str, float]:
-        """Compute the val loss after `step` steps, which can become the best step.
+        """Compute the val loss, record if `step` is the best so far, and decide if training ends.
 
-        `part_done` is the fraction of the run that is done; at 1, training ends.
+        `part_done` is the fraction of the run that is done after `step` steps; at 1, training ends.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
@@ -124,7 +124,7 @@ class Evaluator:
         part = min(train.eval_characters or ids, ids)
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
-        if step or train.init_from is not None:  # else the model is untrained
+        if step or train.init_from is not None:  # else the model is untrained: record no loss
             is_best = progress.add(step, next(iter(losses.values())))
             if part_done <= Fraction(1, 2):
                 progress.middle_loss = progress.loss
@@ -135,7 +135,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
-                if not early and losses["val_loss"] < best_val_loss:  # on all of val
+                if not early and losses["val_loss"] < best_val_loss:  # better on the whole split
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.choose(step)
             self.reason_to_stop, progress.best_val_loss = reason, best_val_loss
@@ -158,13 +158,13 @@ class Evaluator:
         )
 
     def passes(self, step: int) -> float:
-        """Return how often `step` steps have read the train split."""
+        """Return the number of passes over the train split in `step` steps."""
         config = self.context.config
         ids = step * config.train.batch_size * config.model.T
         return round(ids / len(self.context.corpus.train), 4)
 
     def outcome(self, step: int, metrics: Mapping[str, float]) -> Outcome:
-        """Return the result of a run, from its last `step` and the `metrics` there."""
+        """Return the result of a run, from its last `step` and the `metrics` of that step."""
         context, val_loss = self.context, self.progress.val_loss
         best, train = self.progress.best_val_loss, context.config.train
         assert val_loss is not None
@@ -191,7 +191,7 @@ class Evaluator:
             best_val_loss_per_character=self.units.per_character(best),
             bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
-            elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
+            elapsed_s=round(self.progress.elapsed_s, 1),  # as in the last checkpoint
             trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 
@@ -202,7 +202,7 @@ class Evaluator:
         member's loss.
         """
         if step == 0 and not any(m.head.weight.any() for m in members_of(self.model)):
-            return {name: self.untrained_loss}  # a head of zeros
+            return {name: self.untrained_loss}  # a head of zeros predicts all ids equally
         self.stopwatch.lap(SAMPLING, 0)
         with phase("evaluating"):
             loss, *others = evaluate_each(
@@ -242,8 +242,8 @@ def advise(
     """Return a sentence on what would help most, decided from the losses at the end of a run.
 
     `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
-    fell in the second half of the run. Twice the time would lower it by about the same fraction.
-    `is_limited` is whether the run was limited to a number of passes, as more usually overfit.
+    fell in the second half of the run; twice the time would lower the val loss about as much again.
+    `is_limited` is whether the run ended at `train.max_steps`, as more passes usually overfit.
     """
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"

@@ -37,7 +37,7 @@ class Backward:
         self.fused = fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
         self.scaler = LossScaler(device, self.precision)
-        self.characters = config.train.batch_size * config.model.T  # in a batch, of all ranks
+        self.characters = config.train.batch_size * config.model.T  # ids in the batch of all ranks
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
             set_generator(model, self.masks)
@@ -78,7 +78,7 @@ class Backward:
         return total
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the summed loss on `x`, `y`, (B, T), divided by the number of ids in the batch."""
+        """Return the summed loss on `x`, `y`, (B, T), divided by the ids of the whole batch."""
         if self.fused:
             with autocast(self.device, self.precision):
                 hidden = self.forward.hidden(x).flatten(0, 1)  # (B T, C)
@@ -93,12 +93,12 @@ class Backward:
     def scale_for_backward(self, loss: Tensor) -> Tensor:
         """Multiply `loss` by the LossScaler's factor, and by the number of ranks.
 
-        The latter turns DDP's mean of the ranks' gradients into their sum.
+        The number of ranks turns DDP's mean of the ranks' gradients into their sum.
         """
         return self.scaler.scale(loss) * self.ranks.size
 
     def parts(self, x: Tensor, y: Tensor) -> Parts:
-        """Divide a batch, (B, T) each, into the parts that are computed one after another."""
+        """Divide `x` and `y`, (B, T) each, into parts that are computed one after another."""
         count = self.config.train.accumulation
         return [*zip(x.chunk(count), y.chunk(count), strict=True)]
 

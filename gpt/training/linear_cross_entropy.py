@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into the cache
-ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator; fewer would not keep it busy
+ACCELERATOR_LOGITS_AT_ONCE = 2**24  # as LOGITS_AT_ONCE; fewer would not keep a GPU busy
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:

@@ -20,10 +20,10 @@ FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (measured)
 # Measured size of activations as a multiple of `_activation_bytes`. The key is whether matrix
-# products are bfloat16. On a GPU, what autograd saves was measured, and a fifth was added.
+# products are bfloat16. On a GPU, the tensors that autograd saves were measured, plus a fifth.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
-ACCELERATOR_EVALUATION = 0.45  # the same for an evaluation (measured on an H100)
+ACCELERATOR_EVALUATION = 0.45  # as ACCELERATOR_ACTIVATIONS, but for evaluations (H100)
 HOST_PARTS = ("batch",)  # parts of `training_bytes` that are not in the memory of a GPU
 MAX_MEMORY_PART = 0.8  # a config that gpt chooses takes at most this part of the free memory
 ADVICE = (
@@ -53,10 +53,7 @@ def check_training_memory(
 def training_bytes(
     config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
 ) -> dict[str, float]:
-    """Estimate the bytes that training takes on this rank, by part, within a factor of about 1.5.
-
-    `vocabulary_size` is the number of ids, V.
-    """
+    """Estimate the bytes that training takes on this rank, by part, within a factor of 1.5."""
     model, train, on_cpu = config.model, config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
@@ -69,7 +66,7 @@ def training_bytes(
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     per_character = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
     per_character *= (CPU_ACTIVATIONS if on_cpu else ACCELERATOR_ACTIVATIONS)[bf16]
-    if bf16 and on_cpu and model.T <= 512:  # see CausalSelfAttention.forward
+    if bf16 and on_cpu and model.T <= 512:  # attention then stores (T, T) matrices
         per_character += 2 * model.n_head * model.T * (model.n_layer + 1)
     head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
     characters = EVAL_CHARACTERS if on_cpu else ACCELERATOR_EVAL_CHARACTERS
@@ -104,7 +101,7 @@ def fits(config: Config, vocabulary_size: int, device: torch.device, ranks: Rank
 
 
 def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
-    """Return `config` with the fewest micro-batches for which it fits; unchanged if none fits."""
+    """Return `config` with the fewest micro-batches for which `fits` is true; unchanged if none."""
     B = config.train.batch_size
     for count in (n for n in range(1, B + 1) if B % n == 0):
         divided = config.changed(train={"accumulation": count}) if count > 1 else config
@@ -114,7 +111,7 @@ def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) ->
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes per character of activations in `layers` layers and of `logits` logits."""
+    """Return the bytes of activations per character, for `layers` layers and `logits` logits."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

@@ -1,4 +1,4 @@
-"""AdamW and Muon, and the scale of losses in float16."""
+"""AdamW, Muon, and LossScaler, which lets them update the weights or skips a step."""
 
 import math
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ class Muon(Optimizer):
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[  # one number per neuron; neurons are the longer side of a matrix
+            square=[  # one number per neuron: per row, or per column of a wide matrix
                 torch.zeros_like(m[:, :1] if len(m) >= m.shape[1] else m[:1], dtype=torch.float32)
                 for m in self._split([*parameters])
             ],
@@ -148,7 +148,7 @@ class Muon(Optimizer):
             self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)
         )
         matrices, steps = self._split(self.parameters), self._split([*directions])
-        by_shape: dict[torch.Size, list[int]] = {}  # matrices of one shape share each product
+        by_shape: dict[torch.Size, list[int]] = {}  # to multiply matrices of one shape together
         for i, step in enumerate(steps):
             by_shape.setdefault(step.shape, []).append(i)
         for (height, width), same in by_shape.items():
@@ -237,9 +237,9 @@ def make_optimizers(
 
 
 class LossScaler:
-    """Scales losses, so that small gradients are not rounded to 0 in float16 (arXiv:1710.03740).
+    """Applies or skips the update of every step; in float16, also scales losses and gradients.
 
-    With another `precision`, losses and gradients stay as they are.
+    Scaled losses keep small gradients from being rounded to 0 in float16 (arXiv:1710.03740).
     """
 
     def __init__(self, device: torch.device, precision: torch.dtype) -> None:
@@ -254,7 +254,7 @@ class LossScaler:
         return scaled
 
     def unscale(self, optimizers: Sequence[Optimizer]) -> None:
-        """Divide all gradients by the factor."""
+        """Divide all gradients by the factor that `scale` applied."""
         for optimizer in optimizers:
             self.scaler.unscale_(optimizer)
 
@@ -277,7 +277,7 @@ class LossScaler:
         return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of GradScaler; empty unless the precision is float16."""
+        """Return the state of GradScaler: an empty dict unless the precision is float16."""
         state: dict[str, Any] = self.scaler.state_dict()
         return state
 

@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume announces a rise of the learning rate above this factor
 
-OLD_MEAN = -1  # index of the last row, after the mean of all old rows is appended
+OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them as the last row
 
-MAX_SKIPPED_STEPS = 3  # in a row
+MAX_SKIPPED_STEPS = 3  # number of skipped steps in a row that causes a rollback
 MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 
 
@@ -91,8 +91,8 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     data, state = context.ranks.broadcast(recover, context.folder)
     if data.had_counts:
         log.warning(
-            f"{COUNTS_NOTICE}. It continues on the whole train split, so it does not repeat the "
-            f"old version's run bit for bit",
+            f"{COUNTS_NOTICE}. The run continues on the whole train split, so it does not repeat "
+            f"the old version's run bit for bit",
             context.name,
         )
     with _refusing_other_state(context, data.step):
@@ -101,7 +101,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     if context.corpus.sha256 != data.text_sha256:
         raise UsageError(
             f"{context.corpus.name} is not the text that {context.name} began with, or it has "
-            f"changed since; restore it, name another run by --resume RUN, or start a new run"
+            f"changed since; restore the text, name another run by --resume RUN, or start a new run"
         )
     _check_not_finished(context, data.step, progress, extend=extend)
     check_resumable(data.config, context.config)
@@ -123,11 +123,11 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
 
 @contextmanager
 def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
-    """Convert errors to a CheckpointError: the training state is of another model."""
+    """Convert errors in a `with` block to a CheckpointError: the state is of another model."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        reason = " ".join(str(error).split()).partition(" For further information")[0]  # pydantic's
+        reason = " ".join(str(error).split()).partition(" For further information")[0]  # cut a link
         raise CheckpointError(
             f"{context.name}/checkpoints/step-{step}: its training state does not fit this model "
             f"({reason:.200}); start a new run"
@@ -137,9 +137,9 @@ def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
 def _resumed_plan(
     context: RunContext, data: CheckpointData, update: Update, progress: Progress, *, extend: bool
 ) -> tuple[Config, Schedule, TimeBudget]:
-    """Return the config, schedule and budget of a resume; for new minutes, plan more steps.
+    """Return the config, schedule and budget of a resume; plan anew if `train.minutes` is new.
 
-    Another value of `train.steps` becomes a plan, too, so that the stored config repeats the run.
+    A new value of `train.steps` becomes a plan, too, so that the stored config repeats the run.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     before = data.config.train
@@ -158,7 +158,7 @@ def _resumed_plan(
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
         log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
-        # `first_end` needs a schedule that goes on after this step; the second plan replaces it
+        # `first_end` needs a schedule with a step after this one; the second plan is final
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     return config, schedule, budget
@@ -289,7 +289,7 @@ def restore_last(
     """Load the last intact checkpoint into `update`, and halve the learning rates of `schedule`.
 
     Return the step of the checkpoint, and its losses and counters. Raise TrainingError if the run
-    has already rolled back MAX_ROLLBACKS times. Its message begins with `reason`.
+    has already rolled back MAX_ROLLBACKS times; the error's message begins with `reason`.
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(

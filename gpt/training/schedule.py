@@ -18,7 +18,7 @@ from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
-SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of `train.first_window`
+SHORT_PART = Fraction(5, 6)  # the first part of a run, with windows of `train.first_window`
 
 
 class Schedule:
@@ -49,7 +49,7 @@ class Schedule:
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
     def plan_at(self, step: int) -> int | None:
-        """Return the number of steps that was planned at `step`; None if there is no such plan."""
+        """Return the number of steps of the run that was planned at `step`; None if none was."""
         return dict(self.plans).get(step)
 
     def stored(self, config: Config) -> Config:
@@ -90,11 +90,11 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def steps_of_each_shape(self) -> list[int]:
-        """Return a step for each batch shape: `steps` (long windows), and 0 if it differs."""
+        """Return one step for each batch shape: `self.steps`, and 0 if step 0 has another shape."""
         return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of steps with short windows (`train.first_window`) from `step` on."""
+        """Return which fraction of the steps from `step` on has windows of `train.first_window`."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
@@ -140,12 +140,12 @@ class Schedule:
 
 
 def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
-    """Return the fraction of a phase with `plans` that is done before `step`; see `part_done`."""
+    """Return the fraction of a phase done before `step`, given its `plans`; see `part_done`."""
     done, since, end = _done_at_last_plan(plans, start)
     return done + (1 - done) * _part(step - since, end - since)
 
 
-@lru_cache(maxsize=16)  # every step needs it, and with many plans it takes milliseconds
+@lru_cache(maxsize=16)  # every step calls this, which takes milliseconds with many plans
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
     """Return the fraction done at the last plan, the step of that plan, and the planned end.
 
@@ -155,7 +155,7 @@ def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, i
     (Fraction(2, 5), 40, 80)
 
     Steps before `start` do not count. If the last plan was made before step `start`, the fraction
-    is 0, and `start` is returned as its step.
+    is 0, and `start` is returned as the step of the plan.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

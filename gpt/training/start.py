@@ -58,8 +58,8 @@ def train_run(
 
     The weights after step N depend only on the config, the text, the run in `train.init_from`, and,
     with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations, checkpoints and resumes
-    do not change them, with two exceptions. On CUDA, some kernels add in any order, so two runs
-    agree up to rounding. A resume with another value of `train.steps` plans the other steps anew.
+    do not change the weights, with two exceptions. On CUDA, some kernels add in any order: two runs
+    agree up to rounding. A resume with a new value of `train.steps` plans the remaining steps anew.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.

@@ -37,7 +37,7 @@ class TrainStep:
         config: Config,
         model: GPT,  # on `device`
         device: torch.device,
-        ranks: Ranks,  # each computes its share of the windows
+        ranks: Ranks,  # each rank computes its share of the windows
         ids: Ids,  # the train split
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
@@ -49,14 +49,14 @@ class TrainStep:
         self.optimizers = make_optimizers(model, config.train, muon_dtype)
         self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config.train.compile, device), self._rehearse)
-        # replaces the forward that `_rehearse` has set, which can be one that failed to compile
+        # `_rehearse` has set `forward`, perhaps to one that failed to compile: set it again
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> StepResult:
         """Update the weights with the batch of `step`, if the loss and the gradient are finite.
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. On
-        an accelerator, the call can return before they are computed, except in float16 and on MPS.
+        an accelerator, the call can return before both are computed, except in float16 and on MPS.
         Raise TrainingError if memory runs out.
         """
         # 1. draw the input ids and the target ids, (B, T) each
@@ -108,7 +108,7 @@ class TrainStep:
         return [self]
 
     def read(self, results: list[StepResult]) -> list[list[list[float]]]:
-        """Wait for `results`; return each as [[loss], [norm]], as floats."""
+        """Wait for `results`; return [[loss], [norm]] for each, as floats."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers

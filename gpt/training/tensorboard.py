@@ -21,7 +21,7 @@ from gpt.terminal import phase, visible
 from gpt.training.callbacks import AppendOnlyFile, Callback
 from gpt.training.run_context import Outcome, RunContext
 
-TAGS = {  # by metric; TensorBoard sorts tags, so the loss comes first
+TAGS = {  # by metric; TensorBoard sorts tags, so losses come first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
@@ -43,7 +43,7 @@ class TensorBoard(Callback):
         """Open a new event file. Its name contains the time: TensorBoard sorts files by name.
 
         `next_step` is None for a new run. After a resume or a rollback, it is the step of the first
-        new event. TensorBoard then ignores older event files from this step on.
+        new event. TensorBoard then ignores the events of older files from this step on.
         """
         self.context = context
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"

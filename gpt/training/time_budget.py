@@ -22,12 +22,12 @@ SAMPLING, CHARACTER = "sampling", "character"  # kinds of work; see `Stopwatch`
 Seconds = Mapping[int | str, float]
 """Seconds of each kind of work."""
 
-FREE_PART = 0.01  # fraction of the time that stays unplanned
-AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
-CHECK_PART = 0.02  # fraction of the time between two checks of the plan
+FREE_PART = 0.01  # fraction of the command's time that stays unplanned
+AFTERWARDS_S = 3.0  # seconds reserved for the picture and the printed sample after training
+CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the command's time
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
-CURVE_PART = 0.03  # largest fraction of the time for the evaluations before the last
-WHOLE_PART = 0.25  # largest fraction of the time to score all of val
+CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
+WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
 REDUCED_VAL = 0.2  # a val that is too large is cut to this fraction of what WHOLE_PART allows
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
@@ -71,7 +71,7 @@ class Stopwatch:
     def step_s(self, T: int) -> float:
         """Return the mean seconds of a step with windows of `T` ids, measured or estimated.
 
-        The estimate is the time before training, times the slowdown of steps of another T since.
+        The estimate is the time probed before training, times the slowdown of another T since then.
         """
         both = [work for work in self.seconds if isinstance(work, int) and work in self.probed]
         slowdown = self.seconds[both[-1]] / self.probed[both[-1]] if both else 1.0
@@ -118,7 +118,7 @@ class Stopwatch:
 class TimeBudget:
     """Plans how many steps fit into `train.minutes`, and plans again if the speed changes.
 
-    Without that setting, it plans nothing.
+    Without `train.minutes`, it plans nothing.
     """
 
     def __init__(
@@ -152,17 +152,17 @@ class TimeBudget:
         """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
         if (part := self.val_part(config)) == 1:
             return None
-        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # rounding may halve it
+        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # 2 x, as rounding may halve it
         fraction = max(part * corpus.val_characters / corpus.characters, min_fraction)
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
         return fraction if fraction * corpus.characters < corpus.val_characters else None
 
     def first_plan(self, config: Config) -> Config:
-        """Return the config of a new run with the number of steps that fit into `train.minutes`.
+        """Return a new run's `config` with as many `train.steps` as fit into `train.minutes`.
 
         If evaluations would take too much of the time, limit them by `train.eval_characters`. A
-        config without `train.minutes`, or with `train.plans` of an earlier run, does not change.
+        config without `train.minutes`, or with `train.plans`, is returned unchanged.
         """
         if config.train.minutes is None or config.train.plans:
             return config
@@ -175,7 +175,7 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if not one more fits."""
+        """Return how many steps the whole run can have; raise UsageError if no more step fits."""
         step_s = self.step_s(schedule, step)
         end_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
         if (missing_s := step_s + end_s - self.remaining_s) > 0:
@@ -190,7 +190,7 @@ class TimeBudget:
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return, at `step`, the new number of steps of the whole run; None to keep the plan.
 
-        If evaluations score a part of val, reserve time to score all of val `whole_splits` times.
+        With `train.eval_characters`, reserve time to score all of val `whole_splits` times.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None
@@ -224,7 +224,7 @@ class TimeBudget:
         return min(characters, self.val_characters) * self.stopwatch.other_s(CHARACTER)
 
     def fitting_steps(self, config: Config) -> int:
-        """Return how many steps of a new run of `config` fit into the time, at least 1."""
+        """Return how many steps of a new run of `config` fit into `train.minutes`, at least 1."""
         config = self.with_short_evaluations(config)
         self.train = config.train
         return self.end(Schedule(config), 0)

@@ -36,18 +36,18 @@ class Trainer:
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
         self.run_began = context.clock() - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
-        self.is_unsaved = state.saved_config not in (None, context.config)
+        self.is_unsaved = state.saved_config not in (None, context.config)  # checkpoint is stale
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[StepResult] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
-        self.furthest_step = self.step  # after a rollback, keep the old plans up to here
+        self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
         self.timed_characters, self.timed_s = 0, 0.0  # of the steps since the pace was logged
         self.rollback = ""  # notice about the last rollback, if any
 
     def elapsed_s(self) -> float:
-        """Return the seconds of training so far, over all resumes, without the time in between."""
+        """Return the seconds of training over all resumes, without the time between resumes."""
         return self.context.clock() - self.run_began
 
     def fit(self) -> Outcome:
@@ -87,7 +87,7 @@ class Trainer:
         self.stopwatch.start()
         if self.rollback:
             self.notify(self.step, self.rollback)
-        if self.is_unsaved:  # a resume or a rollback changed settings or learning rates: save them
+        if self.is_unsaved:  # a resume changed settings, or a rollback the learning rates
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
@@ -118,16 +118,16 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def end_previous_lap(self, T: int) -> None:
-        """Count the time since the last step: as SAMPLING after an evaluation, else as a step."""
+        """Add the time since the last step to SAMPLING after an evaluation, else to the steps."""
         was_evaluated = self.metrics.keys() & {"val_loss", "val_loss_part"}
-        work, times = (SAMPLING, 1) if was_evaluated else (T, 0)
+        work, times = (SAMPLING, 1) if was_evaluated else (T, 0)  # 0: add seconds, but no step
         self.stopwatch.lap(work, times)
 
     def read_due_results(self) -> dict[str, float]:
-        """If they are needed, wait for all unread results, and return those of the newest step."""
+        """If results are due, wait for all unread ones; return the newest step's metrics, or {}."""
         periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` asks
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else see `agree`
         if len(self.unread) < self.update.max_unread and not (is_needed or stops):
             return {}
         progress = self.evaluator.progress
@@ -175,33 +175,33 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool, int]:
-        """Return what depends on signals or a clock, made equal on all ranks by one all-reduce.
+        """Return decisions that depend on signals or clocks, the same on all ranks.
 
-        These are: whether to stop, whether a checkpoint is due by the clock of rank 0, and the new
+        The decisions are: whether to stop, whether a checkpoint is due by the clock, and the new
         number of steps of the whole run, which is 0 if the plan does not change.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
             if self.step > self.furthest_step:
-                # at the end the best checkpoint is scored, too, unless it is the last
+                # the last evaluation also scores the best checkpoint, unless it is of this step
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # `due` and `end` are 0 except on rank 0, so their sums are its values
+        # `due` and `end` are 0 except on rank 0, so their sums are rank 0's values
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
         return stops > 0, dues > 0, end
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
-        """Save a checkpoint if one is due, at a `stop`, or if this step is the best or the last."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # else keep the last to roll back
+        """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
+        is_stable = not self.evaluator.progress.skipped_in_a_row  # else keep the last checkpoint
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        was_saved = self.checkpointer.saved_at_step == self.step  # before this evaluation
+        is_outdated = self.checkpointer.saved_at_step == self.step  # saved before this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
-        if self.is_unsaved and (is_due or was_saved or is_last_or_best or stop):
+        if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
             self.write_checkpoint()
 
     def replan(self, end: int) -> None:
-        """Plan `end` steps for the whole run, unless it is 0; report the plan of this step."""
+        """Plan `end` steps for the whole run if `end` > 0; report a plan made at this step."""
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
@@ -209,7 +209,7 @@ class Trainer:
             self.report_plan()
 
     def report_plan(self) -> None:
-        """If the planned number of steps of the run changed at this step, notify the callbacks."""
+        """If the number of steps of the run was planned at this step, notify the callbacks."""
         if steps := self.schedule.plan_at(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, steps)
