@@ -10,7 +10,7 @@ from types import FrameType
 from gpt.distributed import is_launched
 from gpt.errors import Interrupted
 
-STOPPING = b"stopping, and saving the steps trained so far; a second signal, such as Ctrl-C, stops at once\n"
+STOPPING = b"stopping, and saving the steps trained so far; another Ctrl-C stops at once\n"
 
 
 class StopSignals:
