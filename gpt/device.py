@@ -135,10 +135,10 @@ def default_modes() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # such a context slows down each call
+        if torch.get_default_device().type != "cpu":  # this context slows down each call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):  # its cache would keep weights of old steps
+            if torch.is_autocast_enabled(kind):  # autocast's cache keeps old weights
                 stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         yield
 

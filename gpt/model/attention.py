@@ -61,7 +61,7 @@ class CausalSelfAttention(nn.Module):
         elif q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
             # torch's bfloat16 kernel for CPUs takes three times as long as these separate steps
             y, _ = self.weigh(q, k, v)
-        else:  # the same steps in one kernel, which does not store a (T, T) matrix
+        else:  # the steps of `weigh` in one kernel, which stores no (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         return self.join(y)
 

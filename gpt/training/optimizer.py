@@ -154,7 +154,7 @@ class Muon(Optimizer):
         for (height, width), same in by_shape.items():
             squares = [self.state["square"][i] for i in same]
             even = self._equalise(torch.stack([steps[i] for i in same]), squares, skip)
-            if skip is not None:  # contiguous like the matrices, so that one kernel adds them all
+            if skip is not None:  # contiguous like `matrices`, so that one kernel adds all updates
                 even = even.masked_fill_(skip, 0.0).contiguous()
             alpha = -rate * max(1, height / width) ** 0.5
             torch._foreach_add_([matrices[i] for i in same], [*even], alpha=alpha)

@@ -53,7 +53,7 @@ class Outcome:
     parameters: int
     reason: str  # why training ended
     step: int  # number of steps done
-    passes: float  # number of passes over the train split in these steps
+    passes: float  # number of passes over the train split in `step` steps
     advice: str  # a sentence: what would lower the val loss most
     val_loss: float  # after the last step, on the whole val split
     val_loss_per_character: float  # nats
