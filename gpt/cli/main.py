@@ -190,8 +190,9 @@ def _usage_message(error: Any) -> str:
         return f"{option} does not exist any more: {REMOVED_OPTIONS[option]}"
     if option and ctx.command.name == "train":
         from gpt.config.mistakes import nearest_setting
+        from gpt.config.schema import SETTINGS
 
-        if key := nearest_setting(option.strip("-")):
+        if (key := nearest_setting(option.strip("-"))) in SETTINGS:
             text += f"; did you mean --set {key}=VALUE?"
     name = [str(ctx.command.name)] if ctx.parent else []
     return f"{text} (see {command(*name, '--help')})"

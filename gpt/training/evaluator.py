@@ -56,12 +56,12 @@ class Progress:
         self.loss = loss
         is_best = loss < self.best_loss
         if is_best:
-            self.choose(step)
+            self.set_best(step)
         else:
             self.since_best += 1
         return is_best
 
-    def choose(self, step: int) -> None:
+    def set_best(self, step: int) -> None:
         """Set the best step to `step`, and the best loss to the loss that was recorded last."""
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
@@ -137,7 +137,7 @@ class Evaluator:
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
                 if not early and losses["val_loss"] < best_val_loss:  # better on the whole split
                     is_best, best_val_loss = True, losses["val_loss"]
-                    progress.choose(step)
+                    progress.set_best(step)
             self.reason_to_stop, progress.best_val_loss = reason, best_val_loss
         progress.val_loss = losses.get("val_loss")
         self.progress, self.is_best = progress, is_best

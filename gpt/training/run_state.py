@@ -158,9 +158,9 @@ def _resumed_plan(
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
         log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
-        # a temporary plan of one step more, because `first_end` needs a schedule that goes on
+        # a temporary plan of one step more, because `first_total` needs a schedule that goes on
         schedule.replan(data.step, data.step + 1)
-        schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
+        schedule.replan(data.step, ranks.broadcast(budget.first_total, schedule, data.step))
     return config, schedule, budget
 
 

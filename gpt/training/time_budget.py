@@ -168,26 +168,26 @@ class TimeBudget:
             return config
         config = self.with_short_evaluations(config)
         self.train = config.train
-        steps = self.first_end(Schedule(config), 0)
+        steps = self.first_total(Schedule(config), 0)
         settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
         if steps < config.train.warmup_steps:
             settings.append("train.warmup_steps=null")  # the default, a tenth of the steps
         return load_config(config, settings)
 
-    def first_end(self, schedule: Schedule, step: int) -> int:
+    def first_total(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the whole run can have; raise UsageError if no more step fits."""
         step_s = self.step_s(schedule, step)
-        end_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
-        if (missing_s := step_s + end_s - self.remaining_s) > 0:
+        closing_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
+        if (missing_s := step_s + closing_s - self.remaining_s) > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
                 f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and evaluating, "
-                f"saving and sampling at the end take {end_s + AFTERWARDS_S:.1f} s. Add at least "
-                f"{1.2 * missing_s / 60 + 0.01:.2f} minutes"
+                f"saving and sampling at the end take {closing_s + AFTERWARDS_S:.1f} s. Add at "
+                f"least {1.2 * missing_s / 60 + 0.01:.2f} minutes"
             )
-        return self.end(schedule, step)
+        return self.total_steps(schedule, step)
 
-    def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
+    def new_total(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return, at `step`, the new number of steps of the whole run; None to keep the plan.
 
         With `train.eval_characters`, reserve time to score all of val `whole_splits` times.
@@ -196,12 +196,12 @@ class TimeBudget:
             return None
         self.next_check_s = self.used_s + CHECK_PART * self.given_s
         self.stopwatch.settle()
-        end = self.end(schedule, step, whole_splits)
-        error = abs(end - schedule.steps)
-        return end if error > TOLERANCE * (schedule.steps - step) else None
+        total = self.total_steps(schedule, step, whole_splits)
+        error = abs(total - schedule.steps)
+        return total if error > TOLERANCE * (schedule.steps - step) else None
 
-    def end(self, schedule: Schedule, step: int, whole_splits: int = 1) -> int:
-        """Return how many steps the whole run can have, at least `step` + 1; see `new_end`."""
+    def total_steps(self, schedule: Schedule, step: int, whole_splits: int = 1) -> int:
+        """Return how many steps the whole run can have, at least `step` + 1; see `new_total`."""
         part = self.train.eval_characters
         fixed_s = whole_splits * self.score_s(self.val_characters) if part else 0.0
         step_s = self.step_s(schedule, step)
@@ -227,7 +227,7 @@ class TimeBudget:
         """Return how many steps of a new run of `config` fit into `train.minutes`, at least 1."""
         config = self.with_short_evaluations(config)
         self.train = config.train
-        return self.end(Schedule(config), 0)
+        return self.total_steps(Schedule(config), 0)
 
     def with_short_evaluations(self, config: Config) -> Config:
         """Return `config`; set `train.eval_characters` if scoring all of val takes too long."""

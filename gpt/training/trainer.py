@@ -58,7 +58,7 @@ class Trainer:
                 self.start()
                 while not self.evaluator.reason_to_stop:
                     self.take_step()
-                    self.finish_step()
+                    self.do_what_is_due()
                 return self.context.ranks.broadcast(self.finish)
             except Diverged as error:
                 self.roll_back(str(error))
@@ -94,7 +94,7 @@ class Trainer:
         if self.resumed_at is None or pending is not None:
             self.metrics = pending or {}
             self.is_unsaved = True
-            self.finish_step()
+            self.do_what_is_due()
 
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `self.metrics`."""
@@ -159,7 +159,7 @@ class Trainer:
                 callback.on_sample(self.step, text)
             callback.on_evaluation(self.step, losses, self.evaluator.is_best)
 
-    def finish_step(self) -> None:
+    def do_what_is_due(self) -> None:
         """Evaluate, log, plan and save, if each is due. If a stop is requested, save and stop."""
         self.evaluate()
         if self.metrics:
@@ -167,8 +167,8 @@ class Trainer:
                 callback.on_metrics(self.step, self.metrics)
         if self.unread:  # plans, checkpoints and stops wait until the results are read
             return
-        stop, due_by_clock, end = self.agree()
-        self.replan(end)
+        stop, due_by_clock, total = self.agree()
+        self.replan(total)
         self.save(due_by_clock, stop)
         if stop and not self.evaluator.reason_to_stop:
             resume = command("train", "--resume", self.context.name)
@@ -180,16 +180,16 @@ class Trainer:
         The decisions are: whether to stop, whether a checkpoint is due by the clock, and the new
         number of steps of the whole run, which is 0 if the plan does not change.
         """
-        stop, due, end = self.context.should_stop(), False, 0
+        stop, due, total = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
             if self.step > self.furthest_step:
                 # the last evaluation also scores the best checkpoint, unless it is of this step
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
-                end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # `due` and `end` are 0 except on rank 0, so their sums are rank 0's values
-        stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
-        return stops > 0, dues > 0, end
+                total = self.budget.new_total(self.schedule, self.step, whole_splits) or 0
+        # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
+        stops, dues, total = map(int, self.context.ranks.sum([stop, due, total]))
+        return stops > 0, dues > 0, total
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
         """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
@@ -200,11 +200,11 @@ class Trainer:
         if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
             self.write_checkpoint()
 
-    def replan(self, end: int) -> None:
-        """Plan `end` steps for the whole run if `end` > 0; report a plan made at this step."""
+    def replan(self, total: int) -> None:
+        """Plan `total` steps for the whole run if `total` > 0; report a plan made at this step."""
         self.furthest_step = max(self.furthest_step, self.step)
-        if end:
-            self.schedule.replan(self.step, end)
+        if total:
+            self.schedule.replan(self.step, total)
         if self.step != self.resumed_at:
             self.report_plan()
 
