@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpt.api.training import resume as resume
     from gpt.api.training import train as train
 
-MODULES = {  # the module that defines each name
+MODULES = {  # name -> the module of gpt.api that defines it
     "Model": "model",
     "analyze_attention": "evaluation",
     "compare": "run_comparison",
@@ -46,7 +46,7 @@ MODULES = {  # the module that defines each name
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of `name` at its first use."""
+    """Import `name` from its module at the first use, so that `import gpt.api` is fast."""
     if name not in MODULES:
         raise AttributeError(f"module 'gpt.api' has no attribute {name!r}")
     return getattr(import_module(f"gpt.api.{MODULES[name]}"), name)

@@ -40,14 +40,14 @@ def evaluate(
         text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
             read with the settings of the run. The default is the val split of the run.
         by: properties by which to break the loss down: position, script or character.
-        memorisation: whether to also search samples of the model, and the text, for copies of 32
-            ids from the train split.
-        surprise: whether to also return the loss and five likeliest ids at the first 2**20 ids.
+        memorisation: whether to also search samples of the model, and the text, for passages of 32
+            ids that occur in the train split.
+        surprise: whether to also return the loss and five likeliest ids for each id, up to 2**20.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
-        simple predictors. On the val split, `loss` is the val loss of training, in nats
-        per id (character or byte).
+        simple predictors. On the val split, `loss` is the val loss of training, in nats per id
+        (character or byte).
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
-    """Measure how much `model` repeats its train split, compared with `text`."""
+    """Measure how much of samples of `model`, and of `text`, occurs in the train split."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect
 
@@ -110,8 +110,8 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     corpus = encode_sources(config, open_sources(config.data))
     if corpus.sha256 == model.checkpoint.text_sha256:
         log.warning(
-            "%s is the text that the model was trained on, so the loss on another text is higher; "
-            "without a TEXT, the val split of the run is scored",
+            "%s is the text that the model was trained on, so the loss on other texts is higher; "
+            "leave TEXT out to score the val split of the run",
             corpus.name,
         )
     try:
@@ -127,14 +127,14 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
 
     Args:
         model: the model, from `gpt.load`. For an ensemble, only the first member is used.
-        text: 1 to T ids (characters or bytes), where T is `model.config.model.T`.
+        text: T ids (characters or bytes), where T is from 1 to `model.config.model.T`.
 
     Returns:
         An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
         network's losses in nats at each character but the first. `losses_without`
         (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
-        each head's mean weight on the previous character. `induction` (n_layer, H) is near 1
-        for heads that attend to what followed the same character before.
+        each head's mean weight on the previous character. `induction` (n_layer, H) is near 1 for
+        heads that attend to the character after an earlier occurrence of the current one.
 
     Raises:
         UsageError, CheckpointError, OutOfMemory: as `Model.attention` raises them.
@@ -151,7 +151,7 @@ def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
     """Return the lines of `samples` that do not occur in the text `corpus`, each once.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
-    left out, unless a stop string that begins with a line end has ended the sample.
+    left out as incomplete, unless the sample ended at a stop string that begins with a line end.
     """
     from gpt.evaluation.text_report import lines_in
 
@@ -212,7 +212,7 @@ def run_text(model: Model, advice: str = "") -> "Corpus":
 
 
 def run_config(model: Model) -> "Config":
-    """Return the config of the run of `model`, as the last resume left it."""
+    """Return the newest config of the run of `model`; a resume may have changed settings."""
     from gpt.runs.format import is_checkpoint
     from gpt.runs.read import read_summary
 

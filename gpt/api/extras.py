@@ -1,4 +1,4 @@
-"""Around training: chosen settings, estimated cost, a baseline, and a picture of attention."""
+"""Optional parts of training: chosen settings, an estimated cost, a baseline, a picture."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
-PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
+DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
+PICTURE_DPI = 80  # dots per inch; in actual size, a picture of a few heads fits a screen
 
 
 def has_several_values(changes: "Sequence[Override]") -> bool:
-    """Return whether a setting in `changes` has several values, which stand for a sweep."""
+    """Return whether a setting in `changes` has several values, as in a sweep."""
     from gpt.recipe.sweep_spec import combinations
 
     return any(combinations(changes).values())
@@ -107,7 +107,7 @@ def estimate(
 
 
 def training_extras() -> "Extras":
-    """Return what a run uses from outside the core: a baseline, and a picture of attention."""
+    """Return the optional functions of a run: measure a baseline, and draw attention."""
     from gpt.evaluation.baselines import trigram_bits_per_character
     from gpt.training.run_context import Extras
 

@@ -28,11 +28,11 @@ class LazyModule:
     """Module that is imported at the first use of one of its names."""
 
     def __init__(self, name: str) -> None:
-        """Prepare to import the module with this full `name`."""
+        """Store the full `name` of the module, which is imported later."""
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """Return a name of the module."""
+        """Return the attribute `name` of the module."""
         check_working_folder()
         return getattr(import_module(self._name), name)
 
@@ -84,7 +84,7 @@ class Model:
             return self._module
 
     def summary(self) -> str:
-        """Return a line with the run's folder, the step and, if it was evaluated, the val loss."""
+        """Return a line with the run's folder, the step and, if known, the val loss."""
         val_loss = self.checkpoint.val_loss
         if val_loss is None:
             return f"{self.run}, step {self.step}"
@@ -94,7 +94,7 @@ class Model:
     def prepare(
         self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
     ) -> str:
-        """Normalise a prompt as the training text was, and check that its characters have ids.
+        """Normalise a prompt like the training text, and check that its characters have ids.
 
         Args:
             prompt: any text.
@@ -203,20 +203,20 @@ class Model:
         """Compute the logits of the next character after each character of a text.
 
         Args:
-            text: 1 to T ids (characters or bytes), where T is the setting `model.T`.
+            text: T ids (characters or bytes), where T is from 1 to the setting `model.T`.
 
         Returns:
             float32 tensor (T, V) on the CPU. Row t predicts the character (or byte) t + 1.
 
         Raises:
-            UsageError: the text is empty, longer than T, or has unknown characters.
+            UsageError: the text is empty, too long, or has unknown characters.
         """
         return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
 
-        The text is cut into consecutive windows of at most T ids, the setting `model.T`.
+        The text is cut into consecutive windows of at most `model.T` ids.
 
         Args:
             text: at least 2 characters.
@@ -238,12 +238,12 @@ class Model:
         In an ensemble, only the first member is used.
 
         Args:
-            text: 1 to T ids (characters or bytes), where T is the setting `model.T`.
+            text: T ids (characters or bytes), where T is from 1 to the setting `model.T`.
 
         Returns:
-            An Attention of float32 tensors on the CPU, for H heads and T characters. `weights`
-            (n_layer, H, T, T) has a row for each query and a column for each key. Row t of
-            `probabilities` (T, V) predicts character t + 1.
+            An Attention of float32 tensors on the CPU, for H heads. `weights` (n_layer, H, T, T)
+            has a row for each query and a column for each key. Row t of `probabilities` (T, V)
+            predicts the character (or byte) t + 1.
 
         Raises:
             UsageError: the text is empty, too long, or has unknown characters.

@@ -1,4 +1,4 @@
-"""Turn settings into a config, find the config of a new run, and read its text."""
+"""Turn settings into a config, read the text of a run, and prepare a new run."""
 
 import logging
 import re
@@ -32,7 +32,7 @@ TextPath = str | Path
 Prepared = tuple["Config", "Corpus", "Seconds | None"]
 """Config and text of a new run, and the times that were measured to choose the config, if any."""
 
-PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
+PATIENCE = 3  # number of evaluations without a new best loss after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
 
 
@@ -80,7 +80,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value; make others a list, which validation refuses."""
+            """Convert a numpy or torch value; return others in a list, which validation refuses."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -113,7 +113,7 @@ def read_text(
     run or sweep, which may contain a copy of standard input.
 
     Raises:
-        TextError, ConfigError: the text cannot be read, or is too short for a window.
+        TextError: the text cannot be read, or train or val is too short for `model.T`.
     """
     corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
     corpus.check_fits(config.model.T, config.data)
@@ -178,7 +178,7 @@ def encode_sources(
 
 
 def summary_of(run: str, key: str) -> "CheckpointData":
-    """Read the last checkpoint of `run`, which the setting `key` names, without its weights."""
+    """Read the last checkpoint of `run`, the value of setting `key`, without its weights."""
     from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 
@@ -189,7 +189,7 @@ def summary_of(run: str, key: str) -> "CheckpointData":
 
 
 def find_extras() -> ModuleType | None:
-    """Return the module gpt.api.extras; None if the core of the package stands alone."""
+    """Return the module gpt.api.extras; None if only the core of the package is installed."""
     return import_module("gpt.api.extras") if find_spec("gpt.api.extras") else None
 
 
@@ -205,7 +205,7 @@ class NewRun:
 
     @property
     def name(self) -> str:
-        """Default name: file stem of the text (`stdin` for `-`), else of the config, else `run`."""
+        """Default run name: stem of the text file (`stdin` for `-`) or config file, else `run`."""
         text = self.text
         first = text if isinstance(text, str | Path) else text[0] if text else None
         named = first or (self.config if isinstance(self.config, str | Path) else "")
@@ -216,8 +216,8 @@ class NewRun:
     def resolve(self, *, in_sweep: bool = False) -> "Config":
         """Return the config, before gpt chooses the settings that are left unset.
 
-        Raise ConfigError if a given setting has no effect. With `in_sweep`, accept most of these
-        settings, because they may have an effect in other runs of the sweep.
+        Raise ConfigError if a given setting has no effect. With `in_sweep`, accept most settings
+        without an effect, because they may have one in other runs of the sweep.
         """
         from gpt.config.load import check_effects, keys_set_by
         from gpt.config.schema import explicit
@@ -237,7 +237,7 @@ class NewRun:
             inherit=lambda run: settings_to_inherit(summary_of(run, "train.init_from")),
         )
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
-        if self.needs_choice(config):  # gpt will set `train.minutes`, which max_steps limits
+        if self.needs_choice(config):  # gpt will set `train.minutes`, so max_steps has an effect
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
@@ -247,7 +247,7 @@ class NewRun:
     def needs_choice(self, config: "Config") -> bool:
         """Return whether gpt has to choose the unset settings of the resolved `config`.
 
-        That is the case if the user gave no config and set none of `train.steps`, `train.plans`
+        gpt chooses them if the user gave no config and set none of `train.steps`, `train.plans`
         and `train.init_from`.
         """
         train = config.train

@@ -54,9 +54,9 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         first = with_texts[0]
         if set(run.val_hashes).isdisjoint(first.val_hashes):
             raise UsageError(
-                f"{first.name} and {run.name} have different val texts (if a text is missing, only "
-                f"whole texts are compared), so their losses cannot be compared; `gpt eval RUN "
-                f"TEXT` measures each run on another text"
+                f"{first.name} and {run.name} have different val texts (or a text is missing, and "
+                f"the whole texts differ), so their losses cannot be compared; `gpt eval RUN TEXT` "
+                f"measures each run on another text"
             )
     return compare_runs(compared)
 
@@ -92,9 +92,9 @@ def _log(path: Path) -> "ComparedRun":
 def _measure(folder: Path) -> "ComparedRun":
     """Score the best checkpoint of a run on its val split.
 
-    The first hash of the val text is that of the whole text (from the checkpoint), with
-    `data.val_fraction` appended. The second is that of the val text itself, and is absent if the
-    text is missing.
+    The val text has two hashes: that of the whole text (from the checkpoint) together with
+    `data.val_fraction`, and that of the val text itself. If the text is missing, there is only the
+    first hash.
     """
     with phase("loading the model"):
         from gpt.device import default_modes

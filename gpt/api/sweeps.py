@@ -42,12 +42,12 @@ def sweep(
         minutes: the time of each run.
         settings: as for `train`, but a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
-        seeds: the number of runs of each combination. Their seeds are seed, seed + 1 and so on,
-            where seed is the setting of the config.
+        seeds: the number of runs of each combination. Their seeds are the setting `seed` of the
+            config, `seed` + 1 and so on.
         init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
         should_stop: as for `train`.
-        on_event: as for `train`. The dict also has `run`, the name of the run.
+        on_event: as for `train`. Each event also has `run`, the name of the run.
 
     Returns:
         A Sweep: the combinations, each with its runs and their best val losses in nats per

@@ -1,4 +1,4 @@
-"""Methods of `Model` that need torch, which takes seconds to import; see `gpt.api.model`."""
+"""Functions of `Model` that need torch, which takes seconds to import; see `gpt.api.model`."""
 
 import torch
 from torch import Tensor
@@ -21,19 +21,19 @@ def load_module(checkpoint: CheckpointData, device: str) -> LanguageModel:
 
 
 def text_logits(module: LanguageModel, vocabulary: Vocabulary, text: str) -> Tensor:
-    """Compute what `Model.logits` returns for a prepared text."""
+    """Return the result of `Model.logits` for a text from `Model.prepare`."""
     ids, T = to_torch(vocabulary.encode(text)), module.config.T
     if not 0 < len(ids) <= T:
         unit = vocabulary.unit
         raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
     device = next(module.parameters()).device
-    with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
+    with default_modes(), torch.no_grad():  # not inference_mode: autograd refuses its tensors
         logits: Tensor = module(ids[None].to(device))
     return logits[0].float().cpu()
 
 
 def text_loss(module: LanguageModel, vocabulary: Vocabulary, text: str) -> float:
-    """Compute what `Model.loss` returns for a prepared text."""
+    """Return the result of `Model.loss` for a text from `Model.prepare`."""
     if len(text) < 2:
         raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
     ids = scored_ids(text, vocabulary)
@@ -43,6 +43,6 @@ def text_loss(module: LanguageModel, vocabulary: Vocabulary, text: str) -> float
 
 
 def text_attention(module: LanguageModel, vocabulary: Vocabulary, text: str) -> Attention:
-    """Compute what `Model.attention` returns for a prepared text."""
+    """Return the result of `Model.attention` for a text from `Model.prepare`."""
     with default_modes():
         return attend_text(members_of(module)[0], vocabulary, text)

@@ -47,16 +47,16 @@ def train(
     returns the Outcome. If torchrun restarts them, they resume the run that they began.
 
     In the main thread, Ctrl-C or a notebook's stop button ends training after the current step,
-    saves it, and raises KeyboardInterrupt with a message that says how to resume. A second Ctrl-C
-    ends it at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP. In
-    another thread, such as that of `asyncio.to_thread`, it does not notice Ctrl-C, so pass a
+    saves the state, and raises KeyboardInterrupt with a message that says how to resume. A second
+    Ctrl-C stops at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP.
+    In another thread, such as that of `asyncio.to_thread`, it does not notice Ctrl-C, so pass a
     `should_stop` that does.
 
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:
 
     - "step", every 10 steps and before an evaluation: `train_loss` (nats per id), `lr`,
-      `grad_norm`, `chars_per_s`, `passes` (how often training has read the train split)
+      `grad_norm`, `chars_per_s`, `passes` (over the train split)
     - "evaluation": `is_best`, and losses in nats per id. `val_loss` is the loss of the model.
       Ensembles add `val_loss_member_1` and so on. If `train.eval_characters` limits evaluations to
       a part of val, these names begin with `val_loss_part`; the last evaluation also has the losses
@@ -87,7 +87,7 @@ def train(
             and during an evaluation, possibly from another thread. If it returns True, training
             stops and its state is saved.
         on_event: called for each event, see above.
-        clock: returns how many seconds of `minutes` have passed; by default, those since this call.
+        clock: returns the seconds since `minutes` began to count; by default, since this call.
 
     Returns:
         An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats
@@ -156,9 +156,9 @@ def resume(
         run: the folder of the run, or its name under `runs/`; by default, the newest run.
         text: the new location of the run's text, if it was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
-            short warmup. For an interrupted run, it is the time of the whole run over all resumes.
+            short warmup. For an interrupted run, `minutes` is the total time over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
-            to `train.plans`, so that the config repeats the run.
+            to `train.plans`, so that a new run with the saved config repeats this run.
         should_stop: as for `train`.
         on_event: as for `train`.
         clock: as for `train`.
@@ -204,12 +204,12 @@ def _resume(
     if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
-        minutes = None  # they are in the config that was saved when the run started
+        minutes = None  # the config that was saved when the run started has them
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)
     if extends and "train.max_steps" not in given:
-        changes.append("train.max_steps=null")  # the limit applied to the finished run
+        changes.append("train.max_steps=null")  # the old limit does not apply to the added time
     settled = resolve(newest.config, text, changes, minutes)
     check_effects(settled, given)
     corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
@@ -230,8 +230,8 @@ def _train(
         from gpt.training.start import train_run
         from gpt.training.time_budget import Stopwatch
 
-    added = find_extras()
-    extras = added.training_extras() if added else Extras()
+    module = find_extras()
+    extras = module.training_extras() if module else Extras()
 
     return train_run(
         config,
