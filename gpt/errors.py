@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = ("gpt", "gpt.exe")  # file names of the installed command
-MAX_LINE_CHARACTERS = 1000  # largest length of a line of a message; it can quote what was typed
+MAX_LINE_CHARACTERS = 1000  # largest length of a line of a message, which may quote long input
 
 
 class GPTError(Exception):
@@ -134,7 +134,7 @@ def as_typed(program: Path) -> str:
 
 def shown(text: str, longest: int = 80) -> str:
     """Return `text` on one line, with escapes; omit its middle as `without_middle` does."""
-    text = without_middle(text, longest)  # before escaping, too, because escaping is slow
+    text = without_middle(text, longest)  # shorten it before, too, because escaping is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)
 

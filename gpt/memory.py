@@ -1,8 +1,8 @@
 """Measure the free memory, and raise an error before a computation that would need more.
 
 The memory of a computation is estimated from its shapes before anything is allocated. A system that
-runs out of memory would kill the process without a message, or swap for minutes. The limits of a
-container are those of its Linux control groups (versions 1 and 2), also for CPUs.
+runs out of memory would kill the process without a message, or swap for minutes. A container's
+limits on memory and CPUs are those of its Linux control groups (versions 1 and 2).
 """
 
 import math
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpt.errors import OutOfMemory, TrainingError
 
-ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
+ALWAYS_FREE = 2**28  # bytes assumed to be free without measuring, which takes 0.1 s
 
 # Files of Linux control groups, in versions 2 and 1: the limit and the usage in bytes, and the
 # prefix of the keys in memory.stat.
@@ -20,7 +20,7 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
-# files of a CPU quota and its period, in microseconds, in version 2 (one file) and version 1
+# control group files with the CPU quota and its period, in microseconds, in versions 2 and 1
 CPU_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
@@ -29,7 +29,7 @@ def check_memory(
 ) -> None:
     """Raise OutOfMemory if the sum of `parts` (bytes) exceeds `free`, by default `free_bytes()`.
 
-    The message names the computation `work` and its parts above 5 %, and ends with `advice`.
+    The message names the computation `work` and its parts above 5 % of the sum, then the `advice`.
     """
     needed = sum(parts.values())
     if needed <= ALWAYS_FREE and free is None:
@@ -46,7 +46,7 @@ def check_memory(
 
 @contextmanager
 def explaining_lack_of_memory(problem: str, advice: str) -> Iterator[None]:
-    """Raise TrainingError with `problem` and `advice` if torch runs out of memory in this block."""
+    """Raise TrainingError with `problem` and `advice` if torch runs out of memory in the block."""
     try:
         yield
     except RuntimeError as error:

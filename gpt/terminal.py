@@ -24,7 +24,7 @@ DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
 GAP = 2  # number of spaces between two columns of a table
 PlainTable = tuple[Sequence[str], Sequence[Sequence[str]], str]  # the arguments of make_table
-Indented = tuple[int, "RenderableType"]  # columns of indent, and a string or object for rich
+Indented = tuple[int, "RenderableType"]  # indent in columns, and a string or object to print
 
 
 def visible(text: str) -> str:
@@ -97,8 +97,8 @@ def render_table(
 ) -> str:
     """Render the table that `make_table` makes. With `width` None, lines may have any length.
 
-    The columns with the titles in `drop` are left out, in this order, until the table fits `width`
-    columns. A last line names them. Titles not in `heading` are ignored.
+    Columns whose titles are in `drop` are left out, in this order, until the table fits a terminal
+    of `width` columns. A last line names the omitted titles. Titles not in `heading` are ignored.
     """
     from rich.cells import cell_len
 
@@ -122,8 +122,8 @@ def render_table(
 def make_table(heading: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> "Table":
     """Return a table for `render`. Control characters are escaped.
 
-    `align` has a letter for each column: "l" (wrapped in a narrow terminal) or "r". If all titles
-    in `heading` are empty, the heading is hidden.
+    `align` has a letter for each column: "l" (left, wrapped if too wide) or "r" (right). If all
+    titles in `heading` are empty, the heading is hidden.
     """
     from rich.table import Table
 

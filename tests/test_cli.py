@@ -225,7 +225,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
     ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, got "),
     ("sample --interactive --json", 2, "leave out --prompt, --prompt-file, --num-"),
-    ("compare a b --to 2", 2, "--to does not exist any more: the seconds until the lowest"),
+    ("compare a b --to 2", 2, "--to does not exist any more: the time to the lowest val loss"),
     ("attend --text a --layer 3", 2, "--layer: expected 1 to 2, got 3"),
     ("attend --text a --head 1 --out a.png", 2, "a picture shows all heads; leave"),
     ("attend --text a --out a.jpg", 2, "a.jpg: expected a name that ends in .png or .html"),

@@ -69,13 +69,13 @@ def load_config(
 
 
 def _scaled_muon_rate(settings: Flat, changes: Flat) -> Flat:
-    """Return {key: rate} for Muon's rate, scaled by the factor by which `changes` scale AdamW's.
+    """Return {key: rate} with Muon's learning rate, scaled by the same factor as AdamW's.
 
-    Return {} if `changes` lack AdamW's rate, if they contain Muon's, or if `settings` lack Muon's.
+    Return {} if `changes` lack AdamW's rate or contain Muon's, or if `settings` lack Muon's.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and settings.get(key) is not None:
-        with suppress(TypeError, ArithmeticError):  # such rates fail validation later
+        with suppress(TypeError, ArithmeticError):  # invalid rates fail validation later
             default = TrainConfig().learning_rate
             before, after = (each.get(rate_key) or default for each in (settings, changes))
             return {key: min(settings[key] * (after / before), MAX_RATE)}
@@ -108,7 +108,7 @@ def check_effects(config: Config, given: Collection[str]) -> None:
     ):
         if is_unused and key in given:
             raise ConfigError(
-                f"{key} has no effect, because {reason}; leave it out, or change the other one"
+                f"{key} has no effect, because {reason}; leave it out, or change the other setting"
             )
 
 
@@ -121,7 +121,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
         raise ConfigError(f"config: expected a Config, or the name of a file, got {base!r:.100}")
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     path = Path(base)
-    if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (raises no error)
+    if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (Path.exists can raise)
         path = shipped.get(str(base), path)
     origin = shown(str(path))
     is_yaml = path.suffix in (".yaml", ".yml")
@@ -144,7 +144,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
         )
     settings = flat(tree or {})
     has_both = settings.get("train.steps") and settings.get("train.minutes")
-    if has_both and not settings.get("train.plans"):  # the config.yaml of a run has plans
+    if has_both and not settings.get("train.plans"):  # a run's config.yaml may have both
         raise ConfigError(
             f"{origin}: expected train.steps or train.minutes, got both; leave out one"
         )

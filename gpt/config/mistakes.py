@@ -38,10 +38,10 @@ OTHER_NAMES = {  # names that other projects use for a setting
 def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the message of each mistake that pydantic found in a config.
 
-    If only a section of a config was validated, `section` is the beginning of its keys: `sample.`.
+    If only a section of a config was validated, `section` is the prefix of its keys: `sample.`.
     """
     for mistake in error.errors(include_url=False):
-        if mistake["type"] != "default_factory_not_called":  # it follows from another mistake
+        if mistake["type"] != "default_factory_not_called":  # another mistake caused it
             key = section + ".".join(map(str, mistake["loc"]))
             yield key, _message(shown(key), mistake)
 

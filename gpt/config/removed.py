@@ -11,10 +11,10 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "model.exportable": "gpt export --to huggingface writes any model, so leave it out",
     "data.bad_records": "a record that cannot be read is an error; correct or remove it",
     "data.max_vocabulary": "each character has its own id; set data.vocabulary=bytes for a text "
-    "with very many",
+    "with very many different characters",
     "data.lowercase": "lowercase the file instead, for example by tr A-Z a-z",
     "data.newlines": "CRLF and CR are always read as LF, so leave it out",
-    "data.normalize": "a prompt takes the form of the text, so leave it out",
+    "data.normalize": "a prompt takes the Unicode form of the text, so leave it out",
     "data.separator": "files are joined by an empty line, records by a line end, so leave it out",
     "train.distill": "keep the ensemble, which gpt export writes as it is, or train a single model "
     "on the text alone",
@@ -29,18 +29,18 @@ REMOVED_OPTIONS = {
     "--jobs": "the runs of a sweep are trained one after another; leave it out",
     "--dynamic": "a model does not learn while it is scored; leave it out",
     "--stride": "windows do not overlap, as in training; leave it out",
-    "--to": "the seconds until the lowest val loss that all runs reach are shown; leave it out",
+    "--to": "the time to the lowest val loss that all runs reach is shown; leave it out",
     "--clear": "delete the cache folder, which data/README.md names",
     "--csv": "use --json",
     "--markdown": "use --json",
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# by dotted key: a commit and a value; a run with another value loads only up to this commit
+# dotted key -> (commit, value): a run with another value cannot be loaded after this commit
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
 }
-# by dotted key: a commit and a value; a run with another value resumes only up to this commit
+# dotted key -> (commit, value): a run with another value cannot be resumed after this commit
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
@@ -51,13 +51,13 @@ RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
 
 COUNTS_FILE = "counts.safetensors"  # a file of each checkpoint of a run with n-gram counts
 COUNTS_NOTICE = (
-    "%s was trained with n-gram counts, which this version does not have; its network alone is "
-    "used, whose val loss is not known"
+    "%s was trained with n-gram counts, which this version does not have; only its network is "
+    "used, and the val loss of the network alone is not known"
 )
 
 
 def had_counts(tree: Any) -> bool:
-    """Return whether the stored config `tree` is of a run that was trained with n-gram counts."""
+    """Return whether the run with the stored config `tree` was trained with n-gram counts."""
     return bool(_section(tree, "model").get("counts"))
 
 
@@ -79,15 +79,15 @@ def cannot_resume(tree: Any) -> str | None:
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `data.documents: separator`, a former value, becomes the default. `model.T` becomes the
-    attention window, because only counts could reach further back. Results are the same, except
-    that n-gram counts are lost. `cannot_resume` refuses some runs.
+    `data.documents: separator`, a removed value, becomes the default. An attention window becomes
+    `model.T`, because only n-gram counts could see more characters. The results of the network are
+    unchanged. Some runs can be loaded, but not resumed: see `cannot_resume`.
 
     Raises:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.
     """
     if not isinstance(tree, dict):
-        return tree  # validation reports it
+        return tree  # validation reports the wrong type
     kept = dict(tree)
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")
@@ -107,6 +107,6 @@ def upgraded(tree: Any) -> Any:
 
 
 def _section(tree: Any, name: str) -> dict[str, Any]:
-    """Return a section of a config, or an empty one if there is none."""
+    """Return the section `name` of a config, or {} if there is none."""
     section = tree.get(name) if isinstance(tree, dict) else None
     return section if isinstance(section, dict) else {}

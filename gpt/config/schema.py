@@ -1,6 +1,6 @@
-"""The tree of settings, with the sections of the text, the model and sampling, and a table of all.
+"""The tree of settings: the sections for text, model and sampling, and a table of all settings.
 
-The section of training is in gpt/config/train_config.py.
+The section for training is in gpt/config/train_config.py.
 """
 
 import codecs
@@ -35,7 +35,7 @@ from gpt.config.train_config import TrainConfig
 __all__ = ["MAX_COUNT", "Config", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
 
 # limits for untrusted configs, because a model is created before its weights are read
-MAX_LAYERS = 1000  # largest number of blocks, or of n-gram tables, of all members together
+MAX_LAYERS = 1000  # largest number of blocks, or of n-gram tables, in an ensemble
 MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
@@ -213,7 +213,7 @@ class ModelConfig(ConfigSection):
 
 
 class SampleConfig(ConfigSection):
-    """Settings of how characters are drawn from the probabilities that the model predicts."""
+    """Settings of sampling: how to draw characters from the predicted probabilities."""
 
     length: NonNegativeInt = resumable(500, "characters to sample", group="sampling")
     temperature: NonNegativeFloat = resumable(
@@ -297,7 +297,7 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in `annotation`: for a union or tuple, itself and the types of its parts."""
+    """Return the types in `annotation`; for a union or tuple, add the types of its parts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
+MAX_COUNT = 10**9  # largest value of an integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
@@ -34,13 +34,13 @@ class Setting:
     group: str  # heading in help and config.yaml
     resumable: bool = False  # whether a resume of a run may change the setting
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
-    affects_choice: bool = False  # for train.*: whether it affects the model that gpt chooses
+    affects_choice: bool = False  # for train.*: whether it affects which model gpt chooses
 
 
 def setting(default: Any, description: str, **options: Any) -> Any:
     """Declare a setting as a pydantic field.
 
-    `default` may be a function that computes it from the settings above this one. `options` are
+    `default` may be a function that computes the default from the settings above. `options` are
     attributes of `Setting`; `group` is the heading of all settings up to the next `group`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
@@ -53,7 +53,7 @@ fixed = partial(setting, fine_tuning="fixed")
 
 
 def check_utf8(text: str) -> str:
-    """Return `text`; raise ValueError if UTF-8 cannot encode it, as some names of files."""
+    """Return `text`; raise ValueError if UTF-8 cannot encode it, like some file names."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -56,7 +56,7 @@ StepsOrPart = Annotated[
 ]
 StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-_Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # YAML gives a list
+_Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # YAML has no tuples
 Plans = Annotated[tuple[_Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
 
 

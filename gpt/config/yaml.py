@@ -69,7 +69,7 @@ def parse(text: str, origin: str) -> Any:
             if line[: mark.column + 1].endswith("\t"):
                 problem = "expected spaces, got a tab"
         raise ConfigError(f"{origin}{place}: not valid YAML: {problem}") from None
-    except Exception as error:  # for control characters, numbers with thousands of digits
+    except Exception as error:  # such as for control characters or huge numbers
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
 
@@ -93,7 +93,7 @@ def to_yaml(config: Config) -> str:
         if parent != section:
             section = parent
             lines.append(f"\n{section}:")
-        if setting.group != group and ": " in setting.group:  # such as `model: size`
+        if setting.group != group and ": " in setting.group:  # a group such as `model: size`
             lines.append(f"{indent}# {setting.group.partition(': ')[2]}")
         group = setting.group
         lines.append(f"{indent}{name}: {_value(value)}".ljust(32) + f"  # {setting.description}")
