@@ -315,8 +315,8 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     settings = few | {"data.val_fraction": 0.2}
     package.train(text=text_file, settings=settings, run_dir="first")
     expected = (
-        "train.init_from: that run may have been trained on text of this run's val split, so val "
-        "losses may be too low; to split the text like that run: data.val_fraction=0.2"
+        "train.init_from: first may have been trained on text of the new run's val split, so val "
+        "losses may be too low; to keep the old val split, set data.val_fraction=0.2"
     )
     assert told(val_fraction=0.3) == expected
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""

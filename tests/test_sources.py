@@ -537,7 +537,7 @@ BAD = {  # a bad record in a table, with its number, and the message about it
     ),
     "t.jsonl:2": (
         b'{"text": "a"}\n{"id": 2, "tags": ["x"]}',
-        "expected a text at text (data.column, or name another column)",
+        "expected a text at text (data.column can name another column)",
     ),
     "u.jsonl:2": (b'{"text": "a"}\n{"text": \n{"text": "b"}', "expected JSON, got Expecting value"),
     "w.jsonl:2": (
@@ -545,7 +545,7 @@ BAD = {  # a bad record in a table, with its number, and the message about it
         "expected Unicode text, got a lone surrogate",
     ),
     "x.jsonl:2": (b"\n" + b"[" * 10**5, "expected JSON, got "),
-    "t.json:2": (b'[{"text": "a"}, {"text": {}}]', "expected a text at text (data.column, "),
+    "t.json:2": (b'[{"text": "a"}, {"text": {}}]', "expected a text at text (data.column "),
     "u.json:1": (b'[{"text": "a"}, {"text": "b"', "expected JSON, got Expecting ','"),
     "w.json:1": (b'[{"text": "a"}] x', "expected JSON, got Extra data"),
 }
@@ -643,7 +643,7 @@ def test_a_column_of_parquet_is_read():
         "t.parquet: set data.column to the column that is to be read, one of id, text"
     )
     told = refusal("t.parquet", column="body")
-    assert told.startswith("t.parquet:1: bad record: expected a text at body (data.column, or name")
+    assert told.startswith("t.parquet:1: bad record: expected a text at body (data.column can name")
     assert [*documents("t.parquet", column="id").values()] == ["0", "1", "2", "3"]
     cut = write(Path("t.parquet").read_bytes()[:-9], "t.parquet")
     assert "t.parquet: is damaged or was cut short" in refusal(cut, column="text")
@@ -655,7 +655,7 @@ def test_a_column_of_parquet_is_read():
     assert [*documents("t.parquet", column="chat.content").values()] == ["a\nb"]
     assert [*documents("t.parquet", column="post.id,post.text").values()] == ["1\nx", "2", "3\ny"]
     assert [*documents("t.parquet", column="post").values()] == ["x", "y"]
-    told = "t.parquet:1: bad record: expected a text at post.body (data.column, "
+    told = "t.parquet:1: bad record: expected a text at post.body (data.column "
     assert refusal("t.parquet", column="post.body").startswith(told)
 
 

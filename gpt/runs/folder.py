@@ -23,8 +23,8 @@ from gpt.runs.read import read_summary
 from gpt.text.cache import STORED_INPUT
 
 RUNS = Path("runs")
-SWEEP = "sweep.json"  # specification of a sweep, in the folder of its runs
-MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json
+SWEEP = "sweep.json"  # name of the specification, in the folder of a sweep
+MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json, in bytes
 
 
 def run_folders() -> list[Path]:
@@ -43,23 +43,23 @@ def run_folders() -> list[Path]:
 
 def is_run(folder: Path) -> bool:
     """Return whether `folder` is the folder of a run, which may have no checkpoint yet."""
-    return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (raises no error)
+    return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (Path.is_file can raise)
 
 
 def is_sweep(folder: Path) -> bool:
     """Return whether `folder` contains the runs of a sweep."""
-    return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (raises no error)
+    return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (Path.is_file can raise)
 
 
 def find_run(name: str | None) -> Path:
-    """Return a run's folder, given its path or its name in `runs/`; None is the newest run.
+    """Return the folder of a run by its path or name in `runs/`; if None, of the newest run.
 
     Raises:
         UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]
-        indices = [index for index in indices if os.path.isfile(index)]  # noqa: PTH113 (raises no error)
+        indices = [index for index in indices if os.path.isfile(index)]  # noqa: PTH113 (Path.is_file can raise)
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
@@ -68,7 +68,7 @@ def find_run(name: str | None) -> Path:
         if has_checkpoint(run) or is_checkpoint(run):
             return run
         if is_sweep(run):
-            raise UsageError(f"{run} is a sweep; expected one of its runs, which gpt runs lists")
+            raise UsageError(f"{run} is a sweep; expected one of its runs; gpt runs lists them")
         if is_run(run) and is_running(run):
             raise in_use(run)
         if is_run(run):
@@ -93,7 +93,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 def find_sweep(name: str | None) -> Path | None:
     """Return the folder of the sweep `name`, or None if there is no such sweep.
 
-    If `name` is None, return the sweep that contains the newest run, or None if none does.
+    If `name` is None, return the sweep of the newest run, or None if that run is in no sweep.
     """
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
@@ -115,7 +115,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def _has_sweep(folder: Path) -> bool:
-    """Return whether the sweep.json in `folder` lists runs, as gpt writes it."""
+    """Return whether `folder` has a sweep.json that lists runs, as gpt writes it."""
     with suppress(OSError, ValueError, Unreadable):
         tree = json.loads(read_bounded(folder / SWEEP, MAX_SWEEP_BYTES))
         runs = tree.get("runs") if isinstance(tree, dict) else None
@@ -137,9 +137,9 @@ def check_ours(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of a run on disk. Fields from checkpoints that cannot be read are None."""
+    """Summary of a run on disk. Fields are None if they need a checkpoint and none is readable."""
 
-    name: str  # under runs/; SWEEP/RUN for a run in a sweep
+    name: str  # path below runs/; SWEEP/RUN for a run of a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
     text: str | None = None
     step: int | None = None
@@ -149,7 +149,7 @@ class RunSummary:
     unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None
     bytes: int = 0
-    age_s: float = 0.0  # seconds since its last checkpoint, or since its folder changed
+    age_s: float = 0.0  # seconds since the last checkpoint; without one, since the folder changed
 
 
 def list_runs() -> list[RunSummary]:
@@ -168,7 +168,7 @@ def _summarise(run: Path) -> RunSummary:
     size = 0
     for folder, _, names in os.walk(run):
         for name in names:
-            with suppress(OSError):  # a running process may have removed it meanwhile
+            with suppress(OSError):  # another process may remove the file
                 size += Path(folder, name).lstat().st_size
     index = run / "checkpoints" / INDEX
     age_s = time.time() - (index if index.exists() else run).stat().st_mtime
@@ -226,7 +226,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     undo_killed_overwrite(run)
     if run.exists() and not run.is_dir():
         raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
-    # hidden entries are our lock and temporary files of killed processes
+    # hidden entries are the lock, and temporary files of killed processes
     if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
         if not overwrite:
             resume = f"resume it by --resume {shlex.quote(str(run))}, "
@@ -260,13 +260,13 @@ def check_keeps(folder: Path, config: Config) -> None:
     for key, name, place in needed:
         if folder.resolve() in (path := place.resolve(), *path.parents):
             raise UsageError(
-                f"{folder}: --overwrite would delete {name}, which {key} needs; move it, or choose "
-                f"another --run-dir"
+                f"{folder}: --overwrite would delete {name}, which {key} needs; move {name}, or "
+                f"choose another --run-dir"
             )
 
 
 def delete_run(folder: Path) -> None:
-    """Delete the files of a run or of all runs of a sweep, and its folder if it is then empty.
+    """Delete the files of a run or of all runs of a sweep, and the folders that are then empty.
 
     Raise UsageError if another process is writing a run.
     """

@@ -8,7 +8,7 @@
     checkpoints/index.json   which checkpoint is `last` and which is `best`
 
 write.py writes a checkpoint under a temporary name, syncs it and renames it. Then it replaces the
-index. A reader sees the old state or the new one. (While a step is saved again, it tries again.)
+index. A reader sees the old state or the new one. (It retries while a checkpoint is replaced.)
 
 read.py verifies the files of a checkpoint. Each must be a regular file, not a link, and must have
 the SHA-256 in the manifest. This finds disk errors, but an attacker can write a matching manifest.
@@ -117,8 +117,8 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint, in its run or copied elsewhere."""
-    return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (raises no error)
+    """Return whether `folder` is a checkpoint, inside a run or copied out of it."""
+    return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (Path.is_file can raise)
 
 
 def has_checkpoint(run: Path) -> bool:

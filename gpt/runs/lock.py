@@ -28,7 +28,7 @@ WRITTEN = (  # globs of the files and folders of a run, in the order in which th
     "events.out.tfevents.*",
     "projector",
     "projector_config.pbtxt",
-    "config.yaml",  # last, as it marks the folder of a run
+    "config.yaml",  # last; `finish_overwrite` says why
 )
 
 
@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # without config.yaml: if `run` has files of the same names, the new run wrote them
+    # if .replaced has no config.yaml, a name in both folders shows that the new run wrote files
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):
@@ -129,12 +129,12 @@ def undo_killed_overwrite(run: Path) -> None:
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (raise no error)
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (Path can raise)
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:
     """List entries (also dangling links) of `folder` that match `patterns`, in pattern order."""
     names = list[str]()
     with suppress(FileNotFoundError, NotADirectoryError):
-        names = sorted(os.listdir(folder))  # noqa: PTH208 (names)
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (names, not paths)
     return [folder / name for pattern in patterns for name in fnmatch.filter(names, pattern)]

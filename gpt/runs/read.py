@@ -88,9 +88,9 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _read_scored(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; if only a part of val was scored when it was written, complete its loss.
+    """Read a checkpoint; if its loss on all of val is missing, take it from the last checkpoint.
 
-    The last checkpoint of a finished run has the loss of the best one on the whole val split.
+    The last checkpoint of a finished run contains the loss of the best checkpoint on all of val.
     """
     data = _read(*_find(run, which), *tensor_files)[0]
     if data.val_loss is None and not layout.is_checkpoint(run):
@@ -128,7 +128,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify the checkpoint in `folder`; if `step` is given, it must be of this step."""
+    """Read and verify the checkpoint in `folder`, which must be of `step` unless that is None."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -177,7 +177,7 @@ def _read(
 
 
 def _without_losses(counters: Counters) -> Counters:
-    """Return `counters` of a run with n-gram counts without losses: they are not the network's."""
+    """Return `counters` without losses, as losses with n-gram counts are not the network's."""
     losses = ("loss", "best_loss", "best_step", "val_loss", "since_best")
     numbers = {key: value for key, value in counters.numbers.items() if key != "bits_per_byte"}
     if isinstance(progress := numbers.get("progress"), dict):
@@ -216,8 +216,8 @@ def _tensors(
     """Return the float32 tensors of a file by name; check their shapes if `shapes` is given.
 
     Raises:
-        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or it has other
-            tensors.
+        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or its tensors
+            are not finite float32 of these shapes.
         OutOfMemory: the file is larger than the free memory.
     """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
@@ -227,8 +227,8 @@ def _tensors(
     check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
         try:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-        except (TypeError, AttributeError) as error:  # numpy has no such type
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (`file` is no dict)
+        except (TypeError, AttributeError) as error:  # a type that numpy lacks
             raise ValueError(f"{path.name}: expected tensors of numpy's types ({error})") from None
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}

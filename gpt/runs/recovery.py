@@ -1,6 +1,6 @@
 """Continue a run: resume it, also after a crash or a disk error; or fine-tune its model.
 
-A resume or a fine-tuning may change some settings only; this is checked here.
+A resume or a fine-tuning may change only some settings; this module checks them.
 """
 
 import logging
@@ -30,8 +30,8 @@ RATE_FACTOR = 0.5
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
     """Read the newest intact checkpoint of a run, and make it `last` in the index.
 
-    Damaged checkpoints that are newer are renamed to `damaged-step-N`, and a warning is logged. If
-    none is intact, raise CheckpointError.
+    Newer checkpoints, which are damaged, are renamed to `damaged-step-N`, and a warning is logged.
+    If no checkpoint is intact, raise CheckpointError.
     """
     folder = run / "checkpoints"
     (data, state), damaged = _newest_intact(run, read_to_resume)
@@ -83,8 +83,8 @@ def _newest_intact(
 ) -> tuple[Read, dict[int, CheckpointError]]:
     """Return `read(run, step)` for the newest checkpoint that is not damaged.
 
-    Also return the errors of the newer, damaged checkpoints by step. First undo a replacement of a
-    checkpoint that a kill interrupted.
+    Also return the errors of the newer, damaged checkpoints by step. First restore a checkpoint if
+    a kill interrupted its replacement.
     """
     folder = run / "checkpoints"
     for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a kill in `write_checkpoint`
@@ -108,7 +108,7 @@ def _newest_intact(
 
 
 def check_resumable(old: Config, new: Config) -> None:
-    """Log which settings a resume changes; raise ConfigError for one that it cannot change."""
+    """Log which settings a resume changes; raise ConfigError if one must not change."""
     changes = differences(values(old), values(new))
     resumable = {key: change for key, change in changes.items() if SETTINGS[key].resumable}
     resumable.pop("train.plans", None)  # it follows from train.steps or train.minutes
@@ -174,7 +174,7 @@ def warn_of_known_val(old: Config, new: Config) -> None:
         return  # val is the end of the original run's val
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
-            "train.init_from: that run may have been trained on text of this run's val split, so "
-            "val losses may be too low; to split the text like that run: %s",
-            ", ".join(split),
+            f"train.init_from: {new.train.init_from} may have been trained on text of the new "
+            f"run's val split, so val losses may be too low; to keep the old val split, set "
+            f"{', '.join(split)}"
         )

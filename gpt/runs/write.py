@@ -70,7 +70,7 @@ def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> N
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json with the last and the best step; omit a best step that was deleted."""
+    """Write index.json with the last and the best step; omit a best step without a checkpoint."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
@@ -97,7 +97,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
         sync_folder(temporary)
         replaced = place.with_name(f".{place.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
-        if place.exists():  # the same step, saved again; `recover` undoes this after a kill
+        if place.exists():  # the step was saved before; after a kill, `recover` undoes the rename
             place.rename(replaced)
         temporary.rename(place)
         sync_folder(place.parent)

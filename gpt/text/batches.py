@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
-EVAL_CHARACTERS = 4096  # ids in a forward pass of an evaluation thread; limits memory
-ACCELERATOR_EVAL_CHARACTERS = 2**16  # ids in a forward pass on an accelerator; fewer are slower
+EVAL_CHARACTERS = 4096  # ids per forward pass in a thread of an evaluation; limits memory
+ACCELERATOR_EVAL_CHARACTERS = 2**16  # ids per forward pass on an accelerator; fewer are slower
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
@@ -31,7 +31,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     for epoch in np.unique(epochs):
         source, drawn = uniforms(seed, "batch", int(epoch)), epochs == epoch
         offset = int(source.integers(last))
-        # after the end of the text, the next window starts near its beginning; no window wraps
+        # starts wrap around at `last`, so that each window ends before the end of the text
         starts[drawn] = (offset + T * shuffled(positions[drawn], count, source)) % last
     windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]

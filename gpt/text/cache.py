@@ -37,7 +37,7 @@ HASHED_BYTES = 2**26  # largest total size of files whose content is hashed to d
 STDIN_FOLDER = "stdin"  # name of the folder of texts from standard input, in the cache
 UNUSED_S = 86_400  # seconds after which a text from standard input is removed from the cache
 STDIN = "-"
-STORED_INPUT = "standard_input.txt"  # file name in the folder of a run or a sweep
+STORED_INPUT = "standard_input.txt"  # name of the copy of standard input in a run or sweep
 _EXAMPLE = "pipe one in, such as: gpt train - < my.txt"
 
 
@@ -91,7 +91,7 @@ def reads_standard_input(data: DataConfig) -> bool:
 def standard_input(folder: Path | None = None) -> Path:
     """Return the copy of standard input in `folder`, the folder of a run or sweep.
 
-    If there is none, read standard input and return a copy in the cache.
+    If there is no copy, read standard input and return a copy in the cache.
     """
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
@@ -125,7 +125,7 @@ def _read(stdin: TextIO | None) -> Path:
     except OSError as error:
         raise TextError(
             f"-: cannot keep standard input in {folder} ({error.strerror}); set XDG_CACHE_HOME to "
-            f"a folder with room that you may write to"
+            f"a writable folder with free space"
         ) from None
     if not text.stat().st_size:
         text.unlink()
@@ -167,7 +167,7 @@ def open_named(name: str) -> Source:
             module = importlib.import_module("pydoc_data.topics")
         except ImportError:
             raise TextError(
-                f"{name}: this installation of Python lacks it; name another text"
+                f"{name}: this installation of Python lacks this text; name another"
             ) from None
         topics = sorted(module.topics.items())
         documents = [
@@ -179,7 +179,7 @@ def open_named(name: str) -> Source:
         paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
         files = {f"{name}!{path.as_posix()}": root / path for path in paths if _is_included(path)}
         if not files:
-            raise TextError(f"{name}: this installation of Python lacks it; name another text")
+            raise TextError(f"{name}: this installation of Python lacks this text; name another")
     else:
         files = {name: locate(TINYSHAKESPEARE)}
     return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))

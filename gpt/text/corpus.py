@@ -1,6 +1,6 @@
 """A text as one long array of ids on disk, split into train and val.
 
-The array is cached in a folder for this text and these settings:
+The array is cached in a folder for each combination of a text and its settings:
 
     corpora/KEY/corpus.json     the text's hashes and sizes, and the vocabulary
                 ids-HASH.npy    the ids of train, then those of val, in the smallest integer type
@@ -76,9 +76,9 @@ class Corpus:
         smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
         other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(
-            f"{self.name}: {self.characters:,} characters are too few{needed}, so that train (now "
-            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) are "
-            f"longer than model.T = {T}; use a longer text{other}{smaller}"
+            f"{self.name}: {self.characters:,} characters are too few{needed}; train ("
+            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) must "
+            f"each be longer than model.T = {T}; use a longer text{other}{smaller}"
         )
 
 
@@ -123,8 +123,8 @@ def load_corpus(
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
-            f"make room by deleting {cache_dir()}, or set XDG_CACHE_HOME to a folder with room "
-            f"that you may write to"
+            f"make room by deleting {cache_dir()}, or set XDG_CACHE_HOME to a writable folder with "
+            f"free space"
         ) from None
 
 

@@ -37,7 +37,7 @@ BINARY_MAGIC = {  # first bytes of a file: name of its format
 }
 BINARY = "binary data"
 CONTROLS = bytes({*range(0x20)} - {*b"\t\n\f\r\x1b"})  # control characters that are rare in text
-MAX_CONTROLS = 0.001  # largest fraction of CONTROLS in text
+MAX_CONTROLS = 0.001  # largest fraction of CONTROLS in plain text
 COUNTED_BYTES = 2**16  # CONTROLS are counted in this many bytes at the beginning of a chunk
 
 
@@ -109,10 +109,10 @@ def utf8_chunks(
             offset += before + len(block) - pending
     except UnicodeDecodeError as error:
         raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
-    except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
+    except UnicodeError as error:  # such as for UTF-16 without a byte-order mark
         raise TextError(
-            f"{name}: expected {encoding} text, got {error}; convert it to UTF-8, or name its "
-            f"encoding as data.encoding"
+            f"{name}: expected {encoding} text, got {error}; convert it to UTF-8, or set "
+            f"data.encoding to its encoding"
         ) from None
     if notices and errors == "replace":
         notices.add(name, "invalid bytes were read as U+FFFD; replacements: {count}", replaced)
@@ -136,7 +136,7 @@ def _sample_around(content: bytes, start: int) -> bytes:
     """Return whole lines of `content` around index `start`, at most ENCODING_SAMPLE_BYTES."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
-    if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
+    if len(sample) == ENCODING_SAMPLE_BYTES:  # end the sample between characters
         sample = sample.rpartition(b"\n")[0] or sample
     return sample
 
@@ -161,14 +161,14 @@ def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str
 
 
 def advice(found: str) -> str:
-    """Return what to do with a file, given its format from `binary_format`."""
+    """Return advice about a file that is not text; `binary_format` returned `found`."""
     if found == LFS_POINTER:
         return "fetch the text by git lfs pull"
     return "add the suffix to its name" if "without the suffix" in found else CONVERT
 
 
 def binary_format(head: bytes, encoding: str) -> str | None:
-    """Return the format of a file that is not text; None if it is text in `encoding`."""
+    """Return the format of a file that begins with `head`; None if it is text in `encoding`."""
     for magic, found in BINARY_MAGIC.items():
         if head.startswith(magic):
             return found
@@ -177,10 +177,10 @@ def binary_format(head: bytes, encoding: str) -> str | None:
 
 
 def is_binary(text: bytes) -> bool:
-    """Return whether `text` contains a NUL, or too many control characters for a text.
+    """Return whether `text` contains a NUL, or more control characters than plain text.
 
-    These are two or more of CONTROLS that make up a larger fraction than MAX_CONTROLS. To save
-    time, they are counted in the first COUNTED_BYTES only.
+    Plain text has at most 1 of CONTROLS, or at most MAX_CONTROLS times its bytes. To save time,
+    CONTROLS are counted in the first COUNTED_BYTES bytes only.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

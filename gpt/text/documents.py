@@ -80,9 +80,9 @@ class Source:
     """A text that can be read more than once."""
 
     name: str  # name of the text as the user typed it
-    documents: Callable[[], Iterator[Document]]  # always yields them in the same order
+    documents: Callable[[], Iterator[Document]]  # yields all documents, always in the same order
     files: tuple[Path, ...] = ()  # files on disk that contain the text
-    notices: Callable[[], Sequence[str]] = tuple  # returns lines to log after the text was read
+    notices: Callable[[], Sequence[str]] = tuple  # called after reading; returns lines to log
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
 
@@ -116,19 +116,19 @@ def train_characters(characters: int, val_fraction: float) -> int:
 
 
 def least_characters(T: int, val_fraction: float) -> int:
-    """Return the smallest length of a text whose train and val each have over `T` characters."""
-    least = max(T / val_fraction, (T + 1) / (1 - val_fraction))  # except for rounding
+    """Return how many characters a text needs so that train and val each have more than `T`."""
+    least = max(T / val_fraction, (T + 1) / (1 - val_fraction))  # the result, except for rounding
     lengths = ((n, train_characters(n, val_fraction)) for n in count(int(least)))
     return next(n for n, train in lengths if min(train, n - train) > T)
 
 
 def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[tuple[bytes, bool]]:
-    """Normalise a file or record, and divide it into `documents`: itself, or lines with ends.
+    """Normalise a file or record; divide it into lines, unless `documents` is "files".
 
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    is_open = documents == "files"  # whether the document in progress has not ended
+    is_open = documents == "files"  # whether the current document continues
     for chunk in file.chunks() if file.raw else normalizer(file.chunks()):
         if documents == "files":
             yield chunk, False

@@ -31,7 +31,7 @@ from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, lis
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
 CHUNKS_AHEAD = 4  # number of chunks that `ahead` reads in advance
 JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
-MIN_FIRST_BYTE = -64  # as int8; the bytes below, 0x80 to 0xBF, continue a character of UTF-8
+MIN_FIRST_BYTE = -64  # 0xC0 as int8; smaller ones (0x80 to 0xBF) continue a UTF-8 character
 
 
 Item = TypeVar("Item")
@@ -53,7 +53,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield this part's documents, with separators between files or records, but not lines."""
+        """Yield this part's documents; put separators between files or records, but not lines."""
         separator = FILE_SEPARATOR if self.data.column is None else RECORD_SEPARATOR
         index, is_first = 0, True
         documents = "files" if self.chosen is None else self.data.documents

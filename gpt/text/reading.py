@@ -19,7 +19,7 @@ from gpt.errors import GPTError, TextError, shown
 from gpt.text.documents import Skipped
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-CHUNK_BYTES = 1 << 21  # size of the blocks that are read, which fit into a processor's cache
+CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
 HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
 LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message, in characters
@@ -34,7 +34,7 @@ class Entry:
     """A file on disk or in an archive."""
 
     name: str  # name of the file in messages
-    open: Callable[[], IO[bytes]]  # returns a stream of the content, without `start`
+    open: Callable[[], IO[bytes]]  # returns a stream of the content after `start`
     start: bytes | None = None  # first bytes of a file in a .tar, which can be read only once
 
     def blocks(self) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def file_entry(path: Path, name: str | None = None) -> Entry:
 
 
 def in_message(name: str | Path) -> str:
-    """Return a file name for a message."""
+    """Shorten and escape a file name for a message."""
     return shown(str(name), LONGEST_SHOWN_NAME)
 
 
@@ -80,7 +80,7 @@ def open_file(path: Path) -> IO[bytes]:
     Reading a damaged file can raise any exception of the decompression library.
     """
     if suffix := split_suffixes(path.name)[1]:
-        library: Any = importlib.import_module(COMPRESSED[suffix])  # some Pythons lack a library
+        library: Any = importlib.import_module(COMPRESSED[suffix])  # not every Python has it
         return cast(IO[bytes], library.open(path))
     return path.open("rb")
 
@@ -139,10 +139,10 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
-                yield member.name, Entry(name, content.__enter__, start)  # already open
-        # tarfile takes a damaged header for the end; after the real end, all bytes are zero
+                yield member.name, Entry(name, content.__enter__, start)  # it is already open
+        # tarfile ends at a damaged header without an error; after the real end, all bytes are zero
         file.seek(archive.offset)
-        while block := file.read(CHUNK_BYTES):  # the checksum is verified at the end of the file
+        while block := file.read(CHUNK_BYTES):  # reading to the end verifies the checksum
             if block.strip(b"\0"):
                 raise tarfile.ReadError("a header is damaged, or another archive follows")
 
@@ -158,7 +158,7 @@ def find_files(
     sweeps, because training changes these folders.
     """
     at = pattern.index("**") if "**" in pattern else len(pattern)
-    starts = glob("/".join(pattern[:at]), root_dir=root) if at else [""]  # noqa: PTH207 (relative)
+    starts = glob("/".join(pattern[:at]), root_dir=root) if at else [""]  # noqa: PTH207 (for relative paths)
     is_selected = selector(globs)
     is_matched = selector(["/".join(pattern[at:])] if pattern[at:] else [])
     seen = {_identity((root / start).parent.stat()) for start in starts if start}
@@ -198,8 +198,8 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def selector(globs: Sequence[str]) -> Callable[[Path], bool]:
     """Return a function that returns whether `globs` select a relative path.
 
-    Globs are matched as in a .gitignore. One that begins with `!` excludes a file, or a folder and
-    its content. If there are globs without `!`, one of them must match.
+    Globs are matched as in a .gitignore. A glob after `!` excludes a file, or a folder and its
+    content. If there are globs without `!`, one of them must match.
     """
     if not globs:
         return lambda path: True

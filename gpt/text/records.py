@@ -24,7 +24,7 @@ DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
 BATCH_ROWS = 64  # number of Parquet rows to decode at a time
 
 Record = tuple[int, Any]
-"""The number of a record, or of its line, in its file, and its value."""
+"""(number, value): the number of a record or of its line, from 1, and the record."""
 
 
 def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> Iterator[Document]:
@@ -43,7 +43,7 @@ def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> 
 
 
 def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
-    """Yield a document for each row of a Parquet file. Raise errors as `read_records` does."""
+    """Yield a document for each row of a Parquet file. Raise the errors of `read_records`."""
     name = str(path)
     with naming_errors(name):
         import pyarrow.parquet
@@ -78,7 +78,7 @@ def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Do
             found = []
         if not found:
             got = listed([*record], 20) if isinstance(record, dict) else repr(record)
-            expected = f"a text at {column} (data.column, or name another column)"
+            expected = f"a text at {column} (data.column can name another column)"
             raise _bad_record(name, number, expected, got)
         if texts:
             yield Document(f"{name}:{number}", partial(iter, [content]))
@@ -142,7 +142,7 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield (number, element) for each element of an array, from 1; else (1, value).
+    """Yield each element of an array, numbered from 1; yield any other value as number 1.
 
     If `text` has several values, each must be on its own line, as in .jsonl.
     """
@@ -157,7 +157,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield (number of its last line, values) for each row of a .csv or .tsv file.
+    """Yield the number of the last line and the values of each row of a .csv or .tsv file.
 
     Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
     no special meaning.

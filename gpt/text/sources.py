@@ -1,4 +1,4 @@
-"""Open a text by its names: built-in texts, files, folders, globs, or standard input."""
+"""Open a text by name: a built-in text, a file, a folder, a glob, or standard input."""
 
 import logging
 import stat
@@ -52,7 +52,7 @@ def open_source(
     """Open a text, or several texts as one.
 
     A name is a built-in text (one of NAMED), a file, a folder, a glob, or `-` for standard input.
-    `stdin` is an existing copy of standard input. By default, it is read and copied to the cache.
+    `stdin` is a copy of standard input. If None, standard input is read and copied to the cache.
 
     Raises:
         TextError: no such text exists. Reading the documents raises TextError if they are not text.

@@ -17,7 +17,7 @@ from gpt.terminal import symbol
 log = logging.getLogger(__name__)
 
 CODE_POINTS = 0x110000  # number of Unicode code points, U+0000 to U+10FFFF
-MASKED = -1  # id of a dropped or padding character, whose embedding is zero
+MASKED = -1  # id that stands for a dropped or padding character; its embedding is zero
 REPLACEMENT = "\ufffd"  # character that stands for bytes that are not UTF-8
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 LISTED_CHARACTERS = 20  # largest number of characters that a message lists
@@ -56,7 +56,7 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of `text`; raise KeyError if a character has none."""
+        """Return the ids of `text`; raise KeyError if a character has no id."""
         if self.is_bytes:
             if outside := self.outside(text):
                 raise KeyError(outside[0])
