@@ -47,7 +47,7 @@ def main() -> None:
     # this. numpy reads the variable when it is loaded; torch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # By default, torch has a thread for each CPU of the machine, also in a container that may use
-    # only some of them.
+    # only some CPUs.
     if (limit := cpu_limit()) is not None and limit < (os.cpu_count() or 1):
         os.environ.setdefault("OMP_NUM_THREADS", str(limit))
     try:

@@ -134,7 +134,7 @@ def as_typed(program: Path) -> str:
 
 def shown(text: str, longest: int = 80) -> str:
     """Return `text` on one line, with escapes; omit its middle as `without_middle` does."""
-    text = without_middle(text, longest)  # shorten it before, too, because escaping is slow
+    text = without_middle(text, longest)  # shorten long text before escaping, which is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)
 

@@ -261,7 +261,7 @@ def load(
     Args:
         run: the folder of the run, or its name under `runs/`; by default the newest run.
         checkpoint: `best` (the lowest val loss), `last` or a step.
-        device: auto, cpu, cuda, cuda:N or mps; the run may have been trained on another.
+        device: auto, cpu, cuda, cuda:N or mps; the run may have been trained on another device.
 
     Returns:
         The model of that checkpoint.

@@ -198,13 +198,13 @@ def _resume(
     from gpt.runs.folder import find_run
     from gpt.runs.recovery import summary_to_resume
 
-    run = begun or run  # after a restart, the newest run may be a different one
+    run = begun or run  # None would select the newest run, which may be another one
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
     if newest.cannot_resume is not None:
         raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
-        minutes = None  # the config that was saved when the run started has them
+        minutes = None  # the saved config of the run contains the minutes
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)

@@ -41,7 +41,7 @@ def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, st
     If only a section of a config was validated, `section` is the prefix of its keys: `sample.`.
     """
     for mistake in error.errors(include_url=False):
-        if mistake["type"] != "default_factory_not_called":  # another mistake caused it
+        if mistake["type"] != "default_factory_not_called":  # another mistake causes this type
             key = section + ".".join(map(str, mistake["loc"]))
             yield key, _message(shown(key), mistake)
 

@@ -23,7 +23,7 @@ from gpt.runs.read import read_summary
 from gpt.text.cache import STORED_INPUT
 
 RUNS = Path("runs")
-SWEEP = "sweep.json"  # name of the specification, in the folder of a sweep
+SWEEP = "sweep.json"  # file with the specification of a sweep, in the sweep's folder
 MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json, in bytes
 
 
@@ -193,7 +193,7 @@ def _summarise(run: Path) -> RunSummary:
 
 
 def make_numbered(run: Path) -> Path:
-    """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path."""
+    """Make the folder `run`, or the first of RUN-2, RUN-3, ... that is new; return its path."""
     check_can_be_made(run.parent)
     run.parent.mkdir(parents=True, exist_ok=True)
     made, number = run, 1

@@ -51,7 +51,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
         edited = values(load_config(run / "config.yaml"))
     except (OSError, ConfigError):  # the file is missing, or of an old version
         return
-    if config.train.plans:  # these settings change after config.yaml is written
+    if config.train.plans:  # the settings below change after config.yaml is written
         for key in ("train.plans", "train.steps", "train.minutes"):
             edited.pop(key)
     if changes := differences(values(config), edited):
@@ -111,7 +111,7 @@ def check_resumable(old: Config, new: Config) -> None:
     """Log which settings a resume changes; raise ConfigError if one must not change."""
     changes = differences(values(old), values(new))
     resumable = {key: change for key, change in changes.items() if SETTINGS[key].resumable}
-    resumable.pop("train.plans", None)  # it follows from train.steps or train.minutes
+    resumable.pop("train.plans", None)  # plans follow from train.steps or train.minutes
     refused = [change for key, change in changes.items() if not SETTINGS[key].resumable]
     if resumable:
         log.info("changed: %s", ", ".join(resumable.values()))
@@ -167,7 +167,7 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     """
     before, now = values(old), values(new)
     keys = ["data.split", "data.val_fraction", "data.val_source", "data.documents"]
-    keys += ["seed"] if new.data.split == "documents" else []  # it selects the documents of val
+    keys += ["seed"] if new.data.split == "documents" else []  # selects the documents of val
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
     is_smaller = before["data.val_fraction"] > now["data.val_fraction"]
     if len(split) == 1 and is_smaller and new.data.split == "tail":

@@ -30,7 +30,7 @@ from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, lis
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
 CHUNKS_AHEAD = 4  # number of chunks that `ahead` reads in advance
-JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
+JOINED_BYTES = 2**18  # small chunks are joined to at least this size, to process them faster
 MIN_FIRST_BYTE = -64  # 0xC0 as int8; smaller ones (0x80 to 0xBF) continue a UTF-8 character
 
 
