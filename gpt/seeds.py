@@ -27,6 +27,6 @@ def member_seed(seed: int, member: int) -> int:
     return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed
 
 
-def uniforms(seed: int, purpose: str, step: int) -> np.random.Generator:
+def random_stream(seed: int, purpose: str, step: int) -> np.random.Generator:
     """Return a numpy generator for one `purpose` and `step`, seeded by `derive_seed`."""
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, step)))

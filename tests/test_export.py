@@ -19,7 +19,7 @@ from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
-from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.sampler import log_softmax
 from gpt.sampling.stopping import collect
@@ -95,7 +95,7 @@ class Page:
             engine,
             self.checkpoint.vocabulary,
             [ids],
-            sample_sources(5, [0]),
+            sample_streams(5, [0]),
             length=length,
             rules=SampleConfig.model_validate(request["rules"]),
             stops=request.get("stops", ()),

@@ -53,7 +53,7 @@ SAMPLED = """
 from gpt.config.schema import ModelConfig
 from gpt.model.shapes import parameter_shapes
 from gpt.sampling.engine import sampling_bytes
-from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.text.vocabulary import Vocabulary
 config, V, B = ModelConfig.model_validate_json(sys.argv[1]), 67, int(sys.argv[2])
@@ -61,8 +61,8 @@ vocabulary = Vocabulary("".join(map(chr, range(33, 33 + V))))
 prompts = [[i % V] * 97 for i in range(B)]
 before = most_held()
 weights = {k: np.ones(shape, np.float32) for k, shape in parameter_shapes(config, V).items()}
-engine, sources = NumpyEngine(config, weights, B), sample_sources(1, range(B))
-for _ in generate(engine, vocabulary, prompts, sources, length=20):
+engine, streams = NumpyEngine(config, weights, B), sample_streams(1, range(B))
+for _ in generate(engine, vocabulary, prompts, streams, length=20):
     pass
 print(json.dumps({"taken": most_held() - before, "parts": sampling_bytes(config, V, B, 117)}))
 """

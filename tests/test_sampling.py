@@ -25,7 +25,7 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine
 from gpt.sampling.engine import Engine, engine_of
-from gpt.sampling.generate import Generator, generate, generate_text, sample_sources
+from gpt.sampling.generate import Generator, generate, generate_text, sample_streams
 from gpt.sampling.sampler import (
     apply_temperature,
     draw,
@@ -88,8 +88,8 @@ def chunks_of(
     indices: list[int] | None = None,
     **options: Any,
 ) -> Iterator[Chunk]:
-    sources = sample_sources(seed, range(len(prompts)) if indices is None else indices)
-    return generate(engine, vocabulary, prompts, sources, **options)
+    streams = sample_streams(seed, range(len(prompts)) if indices is None else indices)
+    return generate(engine, vocabulary, prompts, streams, **options)
 
 
 def engines(net: LanguageModel, B: int) -> list[Engine]:
@@ -232,7 +232,7 @@ def test_each_character_has_the_context_that_the_docstring_says(positions, conte
     """
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    generator = Generator(engines(net, 3)[which], prompts, sample_sources(3, range(3)))
+    generator = Generator(engines(net, 3)[which], prompts, sample_streams(3, range(3)))
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = generator.step()
@@ -288,7 +288,7 @@ def test_a_prompt_is_read_once_for_all_its_samples():
             return np.zeros((len(ids), V), np.float32)
 
     engine = Counting("")
-    Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(3, range(5)))
+    Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_streams(3, range(5)))
     assert (reads, selected) == ([2], [[0, 0, 0, 3, 3]])
 
 

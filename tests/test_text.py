@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpt.distributed import SINGLE
 from gpt.errors import TextError
 from gpt.model.transformer import GPT
-from gpt.seeds import uniforms
+from gpt.seeds import random_stream
 from gpt.terminal import visible
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
 from gpt.text.cache import TINYSHAKESPEARE, Download, locate
@@ -107,7 +107,7 @@ def test_any_window_stands_at_any_place_of_a_pass_as_often():
     places, passes = np.arange(20), 4001
     counts = np.zeros((20, 20))
     for number in range(passes):
-        counts[places, shuffled(places, 20, uniforms(1, "batch", number))] += 1
+        counts[places, shuffled(places, 20, random_stream(1, "batch", number))] += 1
     mean = passes / 20
     assert abs(counts - mean).max() < 5.5 * mean**0.5
 

@@ -23,7 +23,7 @@ from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import engine_of
-from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
@@ -177,7 +177,7 @@ def byte_bigrams(text: str) -> GPT:
 def test_a_characters_cost_is_the_sum_of_its_bytes():
     model, greedy = byte_bigrams("\né🚀"), SampleConfig(temperature=0)
     chunks = generate(
-        engine_of(model, 1), BYTES, [[10]], sample_sources(1, [0]), length=2, rules=greedy
+        engine_of(model, 1), BYTES, [[10]], sample_streams(1, [0]), length=2, rules=greedy
     )
     (sample,) = collect(chunks, ["\n"])
     assert sample.text == "é🚀"

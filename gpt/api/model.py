@@ -16,7 +16,7 @@ from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.engine import open_engine
-from gpt.sampling.generate import generate, sample_sources
+from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
 from gpt.text.vocabulary import encode_prompt, prepare_prompt
@@ -192,7 +192,7 @@ class Model:
             open_engine(self.checkpoint, self.device, B, chosen.length, longest),
             vocabulary,
             [ids for ids in encoded for _ in range(count)],
-            sample_sources(used_seed, [index for _ in encoded for index in range(count)]),
+            sample_streams(used_seed, [index for _ in encoded for index in range(count)]),
             length=chosen.length,
             stops=stop_texts,
             keep_stop=keep_stop,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpt.model.attention_maps import Attention, attend, attend_text, blocks_of, run_with_streams
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.seeds import uniforms
+from gpt.seeds import random_stream
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
@@ -97,7 +97,7 @@ def induction_score(model: GPT) -> Tensor:
         return torch.full((config.n_layer, config.n_head), torch.nan)
     scores = []
     for i in range(SEQUENCES):
-        once = torch.from_numpy(uniforms(0, "induction", i).permutation(V)[:n])
+        once = torch.from_numpy(random_stream(0, "induction", i).permutation(V)[:n])
         scores.append(prefix_matching_score(attend(model, once.repeat(2)).weights))
     return torch.stack(scores).mean(0)
 

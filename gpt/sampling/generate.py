@@ -11,7 +11,7 @@ from gpt.errors import CheckpointError
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.sampler import choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
-from gpt.seeds import uniforms
+from gpt.seeds import random_stream
 from gpt.text.vocabulary import Vocabulary, encode_prompt
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 PLAIN = SampleConfig(temperature=1.0, min_p=0.0)  # sample from the model's own distribution
 
 
-def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
+def sample_streams(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
     """Return a random generator for each of `indices`, seeded by `seed`, the index and `step`."""
-    return [uniforms(seed, f"sample/{index}", step) for index in indices]
+    return [random_stream(seed, f"sample/{index}", step) for index in indices]
 
 
 class Generator:
@@ -32,7 +32,7 @@ class Generator:
     the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
     computed again. Later contexts therefore have T // 2 to T ids.
 
-    The engine has a row for each text. Each of `sources` gives one random number for each id that
+    The engine has a row for each text. Each of `streams` gives one random number for each id that
     is drawn for its text. `bias` (V,) is added to the logits before the rules.
     """
 
@@ -40,13 +40,13 @@ class Generator:
         self,
         engine: Engine,
         prompts: Sequence[list[int]],
-        sources: Sequence[np.random.Generator],
+        streams: Sequence[np.random.Generator],
         rules: SampleConfig = PLAIN,
         bias: NDArray[np.float64] | None = None,
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
         self.bias = 0.0 if bias is None else bias
-        self.sources = list(sources)
+        self.streams = list(streams)
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled only once
         copied = [first_rows.setdefault(tuple(ids), row) for row, ids in enumerate(self.contexts)]
@@ -70,7 +70,7 @@ class Generator:
             )
         log_probabilities = log_softmax(logits)
         if given is None:
-            draws = np.array([source.random() for source in self.sources])
+            draws = np.array([stream.random() for stream in self.streams])
             given = choose(log_probabilities + self.bias, draws, self.rules).tolist()
         for context, id_ in zip(self.contexts, given, strict=True):
             context.append(id_)
@@ -79,7 +79,7 @@ class Generator:
     def select(self, rows: list[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""
         self.engine.select(rows)
-        self.sources = [self.sources[row] for row in rows]
+        self.streams = [self.streams[row] for row in rows]
         self.contexts = [self.contexts[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
@@ -95,7 +95,7 @@ def generate(
     engine: Engine,
     vocabulary: Vocabulary,
     prompts: list[list[int]],
-    sources: Sequence[np.random.Generator],
+    streams: Sequence[np.random.Generator],
     *,
     length: int,
     rules: SampleConfig = PLAIN,
@@ -115,7 +115,7 @@ def generate(
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
-    generator = Generator(engine, prompts, sources, rules)
+    generator = Generator(engine, prompts, streams, rules)
     detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
     samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))
@@ -147,6 +147,6 @@ def generate_text(
     step: int = 0,
 ) -> str:
     """Return `length` characters that `model` adds to `prompt`, drawn by `seed` and `step`."""
-    ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
-    chunks = generate(engine_of(model, 1), vocabulary, [ids], sources, length=length, rules=rules)
+    ids, streams = encode_prompt(prompt, vocabulary), sample_streams(seed, [0], step)
+    chunks = generate(engine_of(model, 1), vocabulary, [ids], streams, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

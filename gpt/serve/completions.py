@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from gpt.config.schema import Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
 from gpt.errors import GPTError
-from gpt.sampling.generate import Generator, sample_sources
+from gpt.sampling.generate import Generator, sample_streams
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
 from gpt.text.vocabulary import encode_prompt
@@ -272,11 +272,11 @@ class Completion:
             return
         seed = int.from_bytes(os.urandom(6)) if request.seed is None else request.seed
         prompts = [prompt or encode_prompt("", model.vocabulary) for prompt in self.prompts]
-        sources = [
-            source for _ in request.prompt for source in sample_sources(seed, range(request.n))
+        streams = [
+            stream for _ in request.prompt for stream in sample_streams(seed, range(request.n))
         ]
         engine = model.engine(len(prompts))
-        generator = Generator(engine, prompts, sources, request.rules, self.bias)
+        generator = Generator(engine, prompts, streams, request.rules, self.bias)
         while any(choice.finish_reason is None for choice in self.choices):
             ids, log_probabilities = generator.step()
             for choice, id_, row in zip(self.choices, ids, log_probabilities, strict=True):
@@ -289,7 +289,7 @@ class Completion:
         for start, prompt in zip(range(0, len(self.prompts), n), self.prompts[::n], strict=True):
             tokens = [Token(id_) for id_ in prompt]
             if self.request.logprobs is not None and prompt:
-                generator = Generator(self.model.engine(1), [prompt[:1]], sample_sources(0, [0]))
+                generator = Generator(self.model.engine(1), [prompt[:1]], sample_streams(0, [0]))
                 for i, id_ in enumerate(prompt[1:], 1):
                     [row] = generator.step([id_])[1]
                     tokens[i] = self._token(id_, row)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpt.seeds import uniforms
+from gpt.seeds import random_stream
 from gpt.text.vocabulary import MASKED, Ids
 
 EVAL_CHARACTERS = 4096  # ids per forward pass in a thread of an evaluation; limits memory
@@ -29,24 +29,24 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     epochs, positions = np.divmod(step * B + np.arange(B), count)
     starts = np.empty(B, np.int64)
     for epoch in np.unique(epochs):
-        source, drawn = uniforms(seed, "batch", int(epoch)), epochs == epoch
-        offset = int(source.integers(last))
+        stream, drawn = random_stream(seed, "batch", int(epoch)), epochs == epoch
+        offset = int(stream.integers(last))
         # starts wrap around at `last`, so that each window ends before the end of the text
-        starts[drawn] = (offset + T * shuffled(positions[drawn], count, source)) % last
+        starts[drawn] = (offset + T * shuffled(positions[drawn], count, stream)) % last
     windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]
 
 
-def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
+def shuffled(positions: NDArray[np.int_], n: int, stream: np.random.Generator) -> NDArray[np.int_]:
     """Return the elements at `positions` of a random permutation of 0 to `n` - 1.
 
-    The permutation is not stored. A Feistel network, with keys drawn from `source`, permutes the
+    The permutation is not stored. A Feistel network, with keys drawn from `stream`, permutes the
     numbers from 0 to 4^k - 1, where 4^k >= `n`. A result is permuted again until it is below
     `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections
     3 and 4).
     """
     half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
-    keys = source.integers(2**64, size=6, dtype=np.uint64)
+    keys = stream.integers(2**64, size=6, dtype=np.uint64)
     mixed, again = positions.astype(np.uint64), np.ones(len(positions), bool)
     while again.any():
         high, low = mixed[again] >> half, mixed[again] & ((np.uint64(1) << half) - np.uint64(1))
@@ -65,7 +65,7 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
     The draws depend only on `seed` and `step`. This is "word dropout" (arXiv:1511.06349, section
     3.2.1), applied to characters. It prevents the model from relying on single characters.
     """
-    drawn = uniforms(seed, "hidden", step).random(ids.shape)
+    drawn = random_stream(seed, "hidden", step).random(ids.shape)
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 

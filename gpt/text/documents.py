@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
 from gpt.errors import listed
-from gpt.seeds import uniforms
+from gpt.seeds import random_stream
 
 MAX_LISTED_NAMES = 3  # largest number of file names in a notice
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
@@ -161,7 +161,7 @@ def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_
     total, held = sum(lengths), 0
     wanted = fraction * total
     chosen = np.zeros(len(lengths), bool)
-    for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
+    for index in random_stream(seed, "held-out documents", 0).permutation(len(lengths)):
         if held >= wanted:
             break
         with_this = held + lengths[index]

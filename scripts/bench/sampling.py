@@ -19,7 +19,7 @@ from bench.frame import (
 from bench.peers import NanoGPT
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.engine import open_engine
-from gpt.sampling.generate import Generator, sample_sources
+from gpt.sampling.generate import Generator, sample_streams
 
 CHARACTERS = 1000
 BEST = {"T": 512, "C": 128, "n_layer": 4, "n_head": 2, "head_size": 64}  # shakespeare_best, 0.85 M
@@ -36,7 +36,7 @@ def command(run: Path, samples: int = 1) -> list[str]:
 def character_seconds(run: Path, characters: int) -> list[float]:
     """Return the seconds of each character of one text."""
     engine = open_engine(read_checkpoint(run, "best"), "cpu", 1)
-    generator = Generator(engine, [[0]], sample_sources(1, range(1)))
+    generator = Generator(engine, [[0]], sample_streams(1, range(1)))
     return in_turn({"": generator.step}, characters)[""]
 
 
