@@ -93,8 +93,8 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set the number of CPU threads that torch uses in the calling Python thread only.
 
-    torch.set_num_threads also changes the default for Python threads that start later. Another call
-    of torch.set_num_threads, in a temporary thread, restores the previous default.
+    torch.set_num_threads also changes the default for Python threads that start later. Therefore,
+    this function restores the previous default by a second call, in a temporary thread.
     """
     if torch.get_num_threads() == count:  # later changes of the default do not affect this thread
         return

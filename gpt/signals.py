@@ -14,12 +14,13 @@ STOPPING = b"stopping, and saving the steps trained so far; another Ctrl-C stops
 
 
 class StopSignals:
-    """Context in which the first of the signals `names` only makes `should_stop` return True.
+    """Context in which the first signal to arrive only makes `should_stop` return True.
 
-    A second signal has its usual effect. Only workers of torchrun ignore it: a Ctrl-C reaches them
-    twice, from the terminal and from torchrun. After a signal, an `Interrupted` error that leaves
-    the context gets the exit code 128 + the signal's number. The context has no effect inside
-    another such context, or outside the main thread, because other threads get no signals.
+    `names` are signals such as SIGINT. A second signal has its usual effect. Only workers of
+    torchrun ignore a second one: a Ctrl-C reaches them twice, from the terminal and from torchrun.
+    After a signal, an `Interrupted` error that leaves the context gets the exit code 128 + the
+    signal's number. The context has no effect inside another such context, or outside the main
+    thread, because other threads get no signals.
     """
 
     def __init__(self, *names: str) -> None:

@@ -223,7 +223,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("sample --temperature -1", 2, "--temperature"),
     ("sample --stop É", 2, "stop string has characters outside the model's vocabulary: É; the"),
     ("sample --prompt-file .", 2, "--prompt-file .: cannot read it (Is a directory)"),
-    ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, got "),
+    ("sample --prompt-file latin.txt", 2, "latin.txt: expected UTF-8 text, but "),
     ("sample --interactive --json", 2, "leave out --prompt, --prompt-file, --num-"),
     ("compare a b --to 2", 2, "--to does not exist any more: the time to the lowest val loss"),
     ("attend --text a --layer 3", 2, "--layer: expected 1 to 2, got 3"),

@@ -143,4 +143,4 @@ def _read(file: str) -> str:
     except OSError as error:
         raise UsageError(f"{where}: cannot read it ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: expected UTF-8 text, got {error}; convert the file") from None
+        raise UsageError(f"{where}: expected UTF-8 text, but {error}; convert the file") from None

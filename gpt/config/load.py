@@ -131,7 +131,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
     except ConfigError as error:
         raise ConfigError(f"{error}{advice}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{origin}: expected UTF-8 text, got {error}; convert it") from None
+        raise ConfigError(f"{origin}: expected UTF-8 text, but {error}; convert it") from None
     except OSError as error:
         raise ConfigError(
             f"{origin}: cannot read the config ({error.strerror}); expected a file, or the name of "

@@ -24,7 +24,7 @@ REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the s
     "sample.presence_penalty": "use a higher sample.temperature instead",
     "sample.frequency_penalty": "use a higher sample.temperature instead",
 }
-# by option of the command line: the end of the message that refuses the option
+# command-line option -> the end of the message that refuses the option
 REMOVED_OPTIONS = {
     "--jobs": "the runs of a sweep are trained one after another; leave it out",
     "--dynamic": "a model does not learn while it is scored; leave it out",

@@ -167,7 +167,7 @@ class RowDifference:
 
     row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better
-    text: Interval | None  # interval of `difference` for other text; None without losses of blocks
+    text: Interval | None  # interval of `difference` on unseen text; None without block losses
     seeds: Interval | None  # interval of `difference` for other seeds; None if a row has one run
 
 

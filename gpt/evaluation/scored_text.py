@@ -115,7 +115,7 @@ def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window of `model.config.T` ids. `evaluate`
-    averages the same losses. At least two ids are needed. `k` likely ids are listed, at most V.
+    averages the same losses. At least two ids are needed. The scores list min(k, V) likely ids.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gpt.lessons.ladder import climb, example, python_docs
 from gpt.lessons.render import check, heat_map, table
 
-STEPS = 300  # steps of training a row of the ladder
+STEPS = 300  # training steps for each row of the ladder
 x, names = example()
 B, T, C = x.shape
 print("x:", tuple(x.shape), "= (B, T, C)")

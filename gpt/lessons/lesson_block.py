@@ -19,7 +19,7 @@ from gpt.lessons.ladder import AddPositions, Residual, SmallModel, climb
 from gpt.lessons.render import check, table
 from gpt.lessons.textbook import MultiHeadAttention
 
-STEPS = 300  # steps of training a row of the ladder
+STEPS = 300  # training steps for each row of the ladder
 from gpt.lessons.textbook import FeedForward, TextbookBlock  # code shown
 
 

@@ -16,7 +16,7 @@ from gpt.lessons import ladder
 from gpt.lessons.ladder import Head, Residual, SmallModel, climb
 from gpt.lessons.render import check, heat_map
 
-STEPS = 300  # steps of training a row of the ladder
+STEPS = 300  # training steps for each row of the ladder
 x, names = ladder.example()
 B, T, C = x.shape
 H, hs = 3, 5

@@ -11,7 +11,7 @@ from gpt.lessons.ladder import AveragedValues, Head, Residual, SmallModel
 from gpt.lessons.render import check, check_differ, heat_map, table
 from gpt.lessons.textbook import MultiHeadAttention
 
-STEPS = 300  # steps of training a row of the ladder
+STEPS = 300  # training steps for each row of the ladder
 x, names = ladder.example()
 B, T, C = x.shape
 head = Head(C, 5)

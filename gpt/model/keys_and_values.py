@@ -110,7 +110,7 @@ class Cache:
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return the id (B, 1) at `distance` characters before the appended one, for each text.
+        """Return the id `distance` characters before each text's newest character, (B, 1).
 
         The id is MASKED if the text has fewer than `distance` characters.
         """

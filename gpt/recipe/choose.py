@@ -125,7 +125,7 @@ class _Chooser:
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the time.
 
-        Return 0 if the model does not fit into memory and is not the first that is measured.
+        Return 0 if the model does not fit into memory. The first model is measured in any case.
         """
         config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):

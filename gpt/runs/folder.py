@@ -126,7 +126,7 @@ def _has_sweep(folder: Path) -> bool:
 def check_ours(folder: Path) -> None:
     """Raise UsageError unless gpt wrote the sweep or the run in `folder`."""
     if folder.is_symlink():
-        raise UsageError(f"{folder}: expected a run, got a link; name {folder.resolve()} itself")
+        raise UsageError(f"{folder}: expected a run, got a link; give {folder.resolve()} instead")
     if not (_has_sweep(folder) or is_ours(folder)):
         raise UsageError(
             f"{folder} is not the folder of a run: it has neither provenance.jsonl, nor a "

@@ -41,7 +41,7 @@ class NumpyEngine:
         weights = _by_member(config, weights)
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
-        padding = tables[0].shape[1]  # id before the first character: V, whose row is zero
+        padding = tables[0].shape[1]  # before the first character, use id V, whose row is 0
         with np.errstate(all="ignore"):  # `Generator` rejects logits that are NaN or infinite
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)

@@ -179,8 +179,8 @@ def binary_format(head: bytes, encoding: str) -> str | None:
 def is_binary(text: bytes) -> bool:
     """Return whether `text` contains a NUL, or more control characters than plain text.
 
-    Plain text has at most 1 of CONTROLS, or at most MAX_CONTROLS times its bytes. To save time,
-    CONTROLS are counted in the first COUNTED_BYTES bytes only.
+    Plain text has at most one of CONTROLS, or at most a fraction MAX_CONTROLS of its bytes. To
+    save time, CONTROLS are counted in the first COUNTED_BYTES bytes only.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

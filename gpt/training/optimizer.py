@@ -165,9 +165,9 @@ class Muon(Optimizer):
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices of updates, and give all neurons updates of similar size.
 
-        `steps` is (N, height, width). A neuron is a row, or a column of a wide matrix. Each
-        neuron's update is divided by the root of its running mean square, in `squares`. Then each
-        matrix is scaled back to the norm that it had before this division.
+        `steps` is (N, height, width). A neuron is a row or, in a wide matrix, a column. `squares`
+        has the running mean square of each neuron's update, by whose root the update is divided.
+        Then each matrix is scaled back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # dimension of a neuron's weights
@@ -186,7 +186,7 @@ def update_means(
     If `skip`, a bool tensor (), is true, change no mean and return a copy of `means`. (Setting the
     weight of `new` to zero would not suffice: `new` can be NaN, and 0 times NaN is NaN.)
     """
-    if skip is not None:  # one vector, so that one kernel replaces all tensors
+    if skip is not None:  # join all tensors: one kernel is faster than many
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))
         parts = torch.split(torch.where(skip, old, added), [t.numel() for t in new])
         new = [part.view(t.shape) for part, t in zip(parts, new, strict=True)]

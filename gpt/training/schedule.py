@@ -44,7 +44,7 @@ class Schedule:
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """At `step`, plan `steps` steps for the whole run; discard plans made from `step` on."""
+        """At `step`, set the total of the run to `steps`; discard plans made at `step` or later."""
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 

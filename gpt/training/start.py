@@ -57,14 +57,14 @@ def train_run(
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
     The weights after step N depend only on the config, the text, the run in `train.init_from`, and,
-    with `train.minutes`, on the clock of `stopwatch`. Logging, evaluations, checkpoints and resumes
-    do not change the weights, with two exceptions. On CUDA, some kernels add in any order: two runs
-    agree up to rounding. A resume with a new value of `train.steps` plans the remaining steps anew.
+    with `train.minutes`, on the clock of `stopwatch`; on CUDA, two runs agree only up to rounding,
+    as some kernels add in any order. Logging, evaluations, checkpoints and resumes do not change
+    the weights, but a resume with a new value of `train.steps` plans the remaining steps anew.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
 
-    The threads of an evaluation call `should_stop`, too. The clock of `stopwatch` returns the
+    `should_stop` is also called by threads of an evaluation. The clock of `stopwatch` returns the
     seconds since the command began, by default since this call.
     """
     called_at = time.perf_counter()

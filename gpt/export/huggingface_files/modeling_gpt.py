@@ -43,10 +43,10 @@ class CharacterGPTConfig(PretrainedConfig):
 
 
 class Texts(NamedTuple):
-    """The texts of a forward pass. The last t ids of each text are new."""
+    """The texts of a forward pass. All but their last t ids are cached."""
 
     ids: Tensor  # (B, T)
-    positions: Tensor  # (B, t), of the new ids; padding is not counted
+    positions: Tensor  # (B, t), of the last t ids; padding is not counted
     mask: Tensor  # (B, 1, t, T): True for the keys that a query attends to
 
 
