@@ -23,9 +23,9 @@ from gpt.errors import DeviceError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.training.gradients import Backward, Parts, fuses_head
 
-# How many numbers of the residual stream (B x T x C) a CPU thread processes at a time: 4 MB. The
-# MLP's activations take 16 MB. malloc returns blocks above 32 MB to the system, and clearing new
-# blocks takes a sixth of a step (scripts/experiments.md).
+# Numbers of the residual stream (B x T x C) that a CPU thread processes at a time. They take 4 MB,
+# and the MLP's activations 16 MB. malloc returns blocks above 32 MB to the system, and clearing new
+# blocks would take a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20
 # Largest number of workers (threads). Each needs memory for the gradients of all parameters.
 MAX_WORKERS = 8
@@ -50,7 +50,7 @@ def make_backward(config: Config, model: GPT, device: torch.device, ranks: Ranks
 class RecordedBackward(Backward):
     """Backward pass that is recorded as a CUDA graph, which starts all kernels at once.
 
-    A batch of another shape replaces the graph. Accelerators without CUDA record nothing.
+    A batch of another shape is recorded anew. On accelerators without CUDA, nothing is recorded.
     """
 
     inputs: tuple[Tensor, ...] = ()  # x and y that `replay` reads
@@ -68,7 +68,7 @@ class RecordedBackward(Backward):
         return loss
 
     def _compute_inputs(self) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the loss of the batch `inputs` and the gradient of each parameter."""
+        """Return the loss, and the gradient of each parameter, for the batch `self.inputs`."""
         self.model.zero_grad(set_to_none=True)
         loss = self.accumulate([(self.inputs[0], self.inputs[1])])
         return loss, [parameter.grad for parameter in self.parameters]
@@ -154,7 +154,7 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the number of chunks to split `B` windows into: a multiple of `workers`, or `B`.
+    """Return how many chunks to split `B` windows into: a multiple of `workers`, or `B` if less.
 
     The residual stream of a chunk, (windows, T, C), has at most about CHUNK_NUMBERS numbers.
     """
@@ -177,7 +177,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     if ranks.size == 1:
         return module
     ranks.wait()  # one rank may have compiled its model for longer than another
-    with warnings.catch_warnings():  # torch 2.9 lacks the new name of broadcast_buffers
+    with warnings.catch_warnings():  # broadcast_buffers has a new name, which torch 2.9 lacks
         warnings.simplefilter("ignore", FutureWarning)
         wrapped = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
     rehearse(wrapped)

@@ -136,10 +136,10 @@ def build_step(
 
 
 def with_compile_choice(config: Config, model: LanguageModel, device: torch.device) -> Config:
-    """Return `config`, with `train.compile` off instead of auto if a run on CUDA is too short.
+    """Return `config`; on CUDA, set `train.compile` auto to off if compiling would not save time.
 
-    The choice is made for a new run and saved in its config, so a resume for more steps keeps the
-    choice. A run with `train.plans` also keeps it, to repeat another run. Training takes about six
+    The choice is saved in the config of a new run, and kept by a resume for more steps. A config
+    with `train.plans` is unchanged, because it repeats another run. Training takes about six
     float operations for each parameter and character (arXiv:2001.08361).
     """
     if compile_mode(config.train.compile, device) != "auto" or config.train.plans:

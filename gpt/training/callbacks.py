@@ -168,7 +168,7 @@ def _described(metrics: Mapping[str, float]) -> list[str]:
 
 def make_bar(**options: Any) -> "tqdm[Any]":
     """Return a tqdm bar: a widget in a notebook, else a line, hidden if stderr is no terminal."""
-    kernel = sys.modules.get("ipykernel.kernelapp")  # programs that start notebooks load ipykernel
+    kernel = sys.modules.get("ipykernel.kernelapp")  # can be loaded outside notebooks, too
     is_notebook = kernel is not None and kernel.IPKernelApp.initialized()
     disable = False if is_notebook else None if sys.stderr else True  # pythonw has no stderr
     return tqdm(**options, bar_format=BAR_FORMAT, disable=disable, dynamic_ncols=True, miniters=1)
@@ -177,7 +177,7 @@ def make_bar(**options: Any) -> "tqdm[Any]":
 class MetricsFile(Callback):
     """Appends metrics, notices and new plans to `metrics.jsonl` in the folder of a run.
 
-    `elapsed_s` returns the seconds of training over all resumes, which each record contains.
+    Each record contains the seconds of training over all resumes, which `elapsed_s` returns.
     """
 
     def __init__(self, run: Path, elapsed_s: Callable[[], float]) -> None:
@@ -206,7 +206,7 @@ class MetricsFile(Callback):
 
 
 class AppendOnlyFile:
-    """Appends to a file. If a write fails, for example on a full disk, the next call repeats it."""
+    """Appends to a file. A write that fails, as on a full disk, is repeated by the next call."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.unwritten = path, b""

@@ -39,15 +39,15 @@ class Progress:
     """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
 
     loss: float = math.inf  # newest `val_loss`, or `val_loss_part` with train.eval_characters
-    best_loss: float = math.inf  # `loss` at `best_step`: may be on a part of val, too
+    best_loss: float = math.inf  # `loss` at `best_step`; like `loss`, can be on a part of val
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # current weights on the whole val split; None if not evaluated
-    best_val_loss: float = math.inf  # best checkpoint on the whole val split; known at the end
+    val_loss: float | None = None  # of the current weights, on all of val; None if not evaluated
+    best_val_loss: float = math.inf  # of the best checkpoint, on all of val; known at the end
     middle_loss: float = math.inf  # newest `loss` in the first half of the run
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best loss
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
-    skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
+    skipped_in_a_row: NonNegativeInt = 0  # number of steps skipped since the last good step
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of all learning rates; see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
@@ -113,8 +113,8 @@ class Evaluator:
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
             if `train.eval_characters` limits evaluations to a part. The evaluation that ends
-            training returns both. Each can have variants; see `_score`. If ids are bytes and the
-            whole split is scored, `val_loss_per_character` is added.
+            training returns both. An ensemble adds each member's loss; see `_score`. If ids are
+            bytes and the whole split is scored, `val_loss_per_character` is added.
 
         Raises:
             Stopped: a stop was requested; the attributes are unchanged.
@@ -243,7 +243,7 @@ def advise(
 
     `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
     fell in the second half of the run; twice the time would lower the val loss about as much again.
-    `is_limited` is whether the run ended at `train.max_steps`, as more passes usually overfit.
+    `is_limited` is whether the run ended at `train.max_steps`, a limit against overfitting.
     """
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"

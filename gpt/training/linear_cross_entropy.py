@@ -56,7 +56,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             probs.copy_(logits)
             below_max = probs.amax(-1, keepdim=True) - probs.gather(-1, target)
             torch.softmax(probs, -1, out=probs)
-            # -log of the target's probability, but finite if that is rounded to 0
+            # -log of the target's probability, but finite if the probability is rounded to 0
             total += (below_max - probs.amax(-1, keepdim=True).log()).sum()
             # the gradient of the logits is the probabilities, minus 1 for the target
             probs.scatter_add_(-1, target, torch.full_like(below_max, -1))

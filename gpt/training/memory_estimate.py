@@ -20,7 +20,7 @@ FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (measured)
 # Measured size of activations as a multiple of `_activation_bytes`. The key is whether matrix
-# products are bfloat16. On a GPU, the tensors that autograd saves were measured, plus a fifth.
+# products are bfloat16. On a GPU, it is the size of the tensors that autograd saves, plus 20 %.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # as ACCELERATOR_ACTIVATIONS, but for evaluations (H100)
@@ -101,7 +101,7 @@ def fits(config: Config, vocabulary_size: int, device: torch.device, ranks: Rank
 
 
 def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
-    """Return `config` with the fewest micro-batches for which `fits` is true; unchanged if none."""
+    """Return `config` with the fewest micro-batches that `fits` accepts; unchanged if none does."""
     B = config.train.batch_size
     for count in (n for n in range(1, B + 1) if B % n == 0):
         divided = config.changed(train={"accumulation": count}) if count > 1 else config

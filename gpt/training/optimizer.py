@@ -36,7 +36,7 @@ class Optimizer:
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        If `skip`, a bool tensor (), is true, nothing changes. The CPU does not wait for `skip`.
+        If `skip`, a scalar bool tensor, is true, nothing changes. The CPU does not wait for `skip`.
         """
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class Muon(Optimizer):
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[  # one number per neuron: per row, or per column of a wide matrix
+            square=[  # one number for each row or, if width > height, for each column
                 torch.zeros_like(m[:, :1] if len(m) >= m.shape[1] else m[:1], dtype=torch.float32)
                 for m in self._split([*parameters])
             ],
@@ -148,13 +148,13 @@ class Muon(Optimizer):
             self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)
         )
         matrices, steps = self._split(self.parameters), self._split([*directions])
-        by_shape: dict[torch.Size, list[int]] = {}  # to multiply matrices of one shape together
+        by_shape: dict[torch.Size, list[int]] = {}  # indices of the matrices with each shape
         for i, step in enumerate(steps):
             by_shape.setdefault(step.shape, []).append(i)
         for (height, width), same in by_shape.items():
             squares = [self.state["square"][i] for i in same]
             even = self._equalise(torch.stack([steps[i] for i in same]), squares, skip)
-            if skip is not None:  # contiguous like `matrices`, so that one kernel adds all updates
+            if skip is not None:  # contiguous, so that `_foreach_add_` starts only one kernel
                 even = even.masked_fill_(skip, 0.0).contiguous()
             alpha = -rate * max(1, height / width) ** 0.5
             torch._foreach_add_([matrices[i] for i in same], [*even], alpha=alpha)
@@ -165,9 +165,9 @@ class Muon(Optimizer):
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices of updates, and give all neurons updates of similar size.
 
-        `steps` is (N, height, width). A neuron is a row or, in a wide matrix, a column. `squares`
-        has the running mean square of each neuron's update, by whose root the update is divided.
-        Then each matrix is scaled back to the norm that it had before this division.
+        `steps` is (N, height, width). Each row is a neuron; if width > height, each column is one.
+        Divide each neuron's update by the root of its running mean square, stored in `squares`.
+        Then scale each matrix back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # dimension of a neuron's weights
@@ -183,7 +183,7 @@ def update_means(
 ) -> list[Tensor]:
     """Set each mean, in place, to `weight` x mean + (1 - `weight`) x new; return `new`.
 
-    If `skip`, a bool tensor (), is true, change no mean and return a copy of `means`. (Setting the
+    If `skip`, a scalar bool tensor, is true, change no mean; return a copy of `means`. (Setting the
     weight of `new` to zero would not suffice: `new` can be NaN, and 0 times NaN is NaN.)
     """
     if skip is not None:  # join all tensors: one kernel is faster than many
@@ -214,7 +214,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """Return Muon for the blocks' matrices and AdamW for other parameters, or only AdamW.
+    """By `config.optimizer`, return AdamW, or Muon for the blocks' matrices and AdamW for the rest.
 
     Biases and LayerNorms have no weight decay. With Muon, embeddings and the head have none either.
     `dtype` is the dtype of Muon's matrix products.
@@ -249,7 +249,7 @@ class LossScaler:
         self.must_wait = device.type in ("cpu", "mps") or self.is_enabled
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return `loss`, (), times the current factor."""
+        """Return `loss`, a scalar, times the current factor of GradScaler."""
         scaled: Tensor = self.scaler.scale(loss)
         return scaled
 
@@ -259,7 +259,7 @@ class LossScaler:
             self.scaler.unscale_(optimizer)
 
     def update(self, optimizers: Sequence[Optimizer], lr_factor: float, skip: Tensor) -> None:
-        """Update the weights by all `optimizers`, unless `skip`, a bool tensor (), is true."""
+        """Update the weights by all `optimizers`, unless `skip`, a scalar bool tensor, is true."""
         for optimizer in optimizers:
             if not self.must_wait:
                 optimizer.step(lr_factor, skip)

@@ -36,7 +36,7 @@ from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
-RISE_TO_ANNOUNCE = 1.2  # a resume announces a rise of the learning rate above this factor
+RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by a larger factor
 
 OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them as the last row
 
@@ -139,7 +139,7 @@ def _resumed_plan(
 ) -> tuple[Config, Schedule, TimeBudget]:
     """Return the config, schedule and budget of a resume; plan anew if `train.minutes` is new.
 
-    A new value of `train.steps` becomes a plan, too, so that the stored config repeats the run.
+    A new value of `train.steps` also becomes a plan, so that the stored config repeats the run.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     before = data.config.train
@@ -158,7 +158,7 @@ def _resumed_plan(
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
         log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
-        # a temporary plan of one step more, because `first_total` needs a schedule that goes on
+        # for now, plan one more step, because `first_total` needs a schedule that has not ended
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_total, schedule, data.step))
     return config, schedule, budget
@@ -238,7 +238,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     one_more = parameter_shapes(config, len(vocabulary) + 1)
     weights = Tensors()
     for name, array in data.weights.items():
-        if one_more[name] == shapes[name]:  # its shape does not depend on V
+        if one_more[name] == shapes[name]:  # the shape does not depend on V
             weights[name] = array[: shapes[name][0]]
         else:
             mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)

@@ -18,7 +18,7 @@ from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
-SHORT_PART = Fraction(5, 6)  # the first part of a run, with windows of `train.first_window`
+SHORT_PART = Fraction(5, 6)  # fraction of a run, from its start, with `train.first_window`
 
 
 class Schedule:
@@ -64,7 +64,7 @@ class Schedule:
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
             return self.scale * (self.peak * (step + 1) / self.warmup_steps)
-        # 2) linear decay from the peak; it would reach the floor one step after the last
+        # 2) linear decay from the peak; it would reach the floor one step after the last step
         peak = self.peak
         if begin > 0:
             peak = self._decayed(peak, _part(begin - self.warmup_steps, end - self.warmup_steps))
@@ -90,7 +90,7 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def steps_of_each_shape(self) -> list[int]:
-        """Return one step for each batch shape: `self.steps`, and 0 if step 0 has another shape."""
+        """Return a step number for each batch shape: `self.steps` and, if its shape differs, 0."""
         return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:
@@ -128,7 +128,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans of the phase that contains `step`, up to `step`, oldest first."""
+        """Return the plans made up to `step` in the phase that contains `step`, oldest first."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:

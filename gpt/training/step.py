@@ -49,7 +49,7 @@ class TrainStep:
         self.optimizers = make_optimizers(model, config.train, muon_dtype)
         self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config.train.compile, device), self._rehearse)
-        # `_rehearse` has set `forward`, perhaps to one that failed to compile: set it again
+        # set `forward` again: `_rehearse` may have set it to a model that failed to compile
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> StepResult:
@@ -92,8 +92,8 @@ class TrainStep:
         """Draw this rank's inputs and targets (B, T) for `step`, on the CPU.
 
         With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding
-        is zero. Both tensors are contiguous, because CUDA copies others through slower, pageable
-        memory.
+        is zero. Both tensors are contiguous, because CUDA copies non-contiguous tensors through
+        pageable memory, which is slower.
         """
         B, T = self.schedule.shape(step)
         x, y = batch(self.ids, B, T, seed=self.config.seed, step=step)

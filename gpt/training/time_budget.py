@@ -28,7 +28,7 @@ CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the comma
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
-REDUCED_VAL = 0.2  # a val that is too large is cut to this fraction of what WHOLE_PART allows
+REDUCED_VAL = 0.2  # if scoring val exceeds WHOLE_PART, cut val to this fraction of WHOLE_PART
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -71,7 +71,7 @@ class Stopwatch:
     def step_s(self, T: int) -> float:
         """Return the mean seconds of a step with windows of `T` ids, measured or estimated.
 
-        The estimate is the time probed before training, times the slowdown of another T since then.
+        The estimate is the probed time, times the slowdown of steps with another T since the probe.
         """
         both = [work for work in self.seconds if isinstance(work, int) and work in self.probed]
         slowdown = self.seconds[both[-1]] / self.probed[both[-1]] if both else 1.0

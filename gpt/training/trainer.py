@@ -36,7 +36,7 @@ class Trainer:
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
         self.run_began = context.clock() - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
-        self.is_unsaved = state.saved_config not in (None, context.config)  # checkpoint is stale
+        self.is_unsaved = state.saved_config not in (None, context.config)  # settings changed
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
         self.callbacks: list[Callback] = []  # open while `fit` runs
@@ -193,7 +193,7 @@ class Trainer:
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
         """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # else keep the last checkpoint
+        is_stable = not self.evaluator.progress.skipped_in_a_row  # else no checkpoint is due
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
         is_outdated = self.checkpointer.saved_at_step == self.step  # saved before this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
@@ -201,7 +201,7 @@ class Trainer:
             self.write_checkpoint()
 
     def replan(self, total: int) -> None:
-        """Plan `total` steps for the whole run if `total` > 0; report a plan made at this step."""
+        """If `total` > 0, plan `total` steps for the whole run; report a plan made at this step."""
         self.furthest_step = max(self.furthest_step, self.step)
         if total:
             self.schedule.replan(self.step, total)
