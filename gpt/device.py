@@ -96,7 +96,7 @@ def set_threads_here(count: int) -> None:
     torch.set_num_threads also changes the default for Python threads that start later. Therefore,
     this function restores the previous default by a second call, in a temporary thread.
     """
-    if torch.get_num_threads() == count:  # later changes of the default do not affect this thread
+    if torch.get_num_threads() == count:  # this thread keeps `count` even if the default changes
         return
     with _setting_threads, ThreadPoolExecutor(1) as new_thread:
         default = new_thread.submit(torch.get_num_threads).result()
@@ -183,13 +183,13 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 def product_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with `x`: autocast's, or that of `x` without autocast."""
+    """Return the dtype of matrix products with `x`: autocast's, or `x.dtype` without autocast."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def compile_mode(setting: str, device: torch.device) -> str:
-    """Return the setting `train.compile`, or `off` instead of `auto` if `device` is not CUDA.
+    """Return `setting` (`train.compile`); if it is `auto` and `device` is not CUDA, return `off`.
 
     On a CPU, compiling takes longer than it saves in a run of minutes.
     """
@@ -276,10 +276,10 @@ def replayed(
             if calls == EAGER_STEPS + 1:
                 if generator is not None:
                     graph.register_generator_state(generator)
-                # record the kernels without running them; torch's own capture stream would belong
-                # to the device of the first graph of this process
+                # record the kernels without running them, on a stream of `device`: torch's default
+                # capture stream is on the device of the first graph of this process
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-                mode = "thread_local"  # by default, CUDA would refuse allocations of other threads
+                mode = "thread_local"  # by default, allocations by other threads would fail
                 with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                     output = step()
             graph.replay()

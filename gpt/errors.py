@@ -92,8 +92,8 @@ def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
 def command(*arguments: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
-    The command begins with `gpt` if the shell finds that name, else with the path of the program.
-    Otherwise, as in a notebook, it begins with this Python's name or path and `-m gpt`.
+    If `gpt` started this process, the command begins with `gpt` or, if the shell does not find that
+    name, with its path. If not, as in a notebook, it begins with the path of Python and `-m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in PROGRAMS:

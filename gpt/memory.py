@@ -95,7 +95,7 @@ def _free_in_control_groups() -> Iterator[int]:
 
 
 def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield the folders of this process's control groups for `controller`, with their parents."""
+    """Yield the folders of this process's control groups for `controller`, and their parents."""
     base = root / "sys/fs/cgroup"
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():

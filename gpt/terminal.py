@@ -97,8 +97,8 @@ def render_table(
 ) -> str:
     """Render the table that `make_table` makes. With `width` None, lines may have any length.
 
-    Columns whose titles are in `drop` are left out, in this order, until the table fits a terminal
-    of `width` columns. A last line names the omitted titles. Titles not in `heading` are ignored.
+    If lines would exceed `width`, the columns titled `drop[0]`, `drop[1]` and so on are left out
+    until the table fits. A last line names the omitted titles. Titles not in `heading` are ignored.
     """
     from rich.cells import cell_len
 

@@ -97,7 +97,7 @@ def main() -> NoReturn:
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     arguments = sys.argv[1:]
-    if arguments[:1] == ["train"]:  # typer has no options with an optional value
+    if arguments[:1] == ["train"]:  # --resume may lack a value, which typer does not support
         arguments = [
             "--resume=" if argument == "--resume" and after.startswith("-") else argument
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)

@@ -58,14 +58,14 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     answer = sys.stdin.readline().strip().lower()
     if not sys.stdin.isatty():
-        typer.echo(err=True)  # only a typed answer ends the line
+        typer.echo(err=True)  # end the line of the question: a piped answer is not shown
     if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
     """Return the table cells of `run`. A val loss in nats per byte is followed by `/byte`."""
-    is_of_sweep = "/" in run.name  # these names can differ in the middle: show them whole
+    is_of_sweep = "/" in run.name  # names in a sweep can differ in the middle: show them whole
     per_byte = "/byte" if run.unit == "byte" else ""
     return (
         run.name if is_of_sweep else without_middle(run.name, MAX_NAME),

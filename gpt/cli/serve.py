@@ -61,6 +61,6 @@ def serve(
     try:
         serve_model(served, host, port, token, on_ready)
     except (KeyboardInterrupt, SystemExit) as stop:  # the signal that stopped the server
-        stopped = Interrupted()  # without a message, as nothing was cut off
+        stopped = Interrupted()  # no message, because this is the usual end
         stopped.exit_code = getattr(stop, "code", Interrupted.exit_code)
         raise stopped from None

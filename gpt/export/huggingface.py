@@ -54,7 +54,7 @@ def export_huggingface(
     Other files in `out` are kept.
 
     Raises:
-        UsageError: `out` exists without `overwrite`, is no folder, or has files but is no export.
+        UsageError: `out` is a file, exists without `overwrite`, or contains files but no export.
     """
     _check_folder(out, overwrite)
     prefix = "members.0." if member_prefixes(checkpoint.config.model) == [""] else ""

@@ -41,7 +41,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
         raise UsageError(
             f"the text: expected 1 to model.T = {config.T} {vocabulary.unit}s, got {T}"
         )
-    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
+    layer = 4 * config.n_head * T * T  # bytes of one layer's attention weights
     logits = 16 * len(vocabulary) * T
     parts = {
         "attention weights": layer * (3 * config.n_layer + 4),

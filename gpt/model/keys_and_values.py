@@ -141,8 +141,8 @@ class Cache:
 class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
-    With `key_offset`, half of each key comes from the previous character (`offset_keys`). That half
-    is stored one position after its own, so `keys` has T + 1 positions.
+    With `key_offset`, each character sets half of the next character's key (`offset_keys`). The
+    last of T characters sets half of the key at position T, so `keys` has T + 1 positions.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
@@ -153,7 +153,7 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append t keys and values (B, heads, t, size) to each text; return all stored ones.
+        """Append `keys` and `values` (B, heads, t, size); return all stored keys and values.
 
         If the cache has a mask, T keys and values are returned. The mask excludes those after the
         end of each text.

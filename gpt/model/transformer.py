@@ -19,7 +19,7 @@ from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 
 # Vocabulary size from which the output layer takes most of a step's time, and most characters are
-# rare. Models of smaller vocabularies do not use the code for large ones.
+# rare. `fuses_head` and `initialize` treat vocabularies of at least this size differently.
 LARGE_VOCABULARY = 1000
 
 
@@ -36,8 +36,8 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class ExpandReLU2(torch.autograd.Function):
     """Linear layer and squared ReLU, relu(x)^2 (Primer, arXiv:2109.08668), as one operation.
 
-    Autograd would pass over the MLP's wide activations more often. These additional passes would
-    take a quarter of the MLP's training time.
+    With separate operations, autograd would pass over the MLP's wide activations more often. The
+    additional passes would take a quarter of the MLP's training time.
     """
 
     @staticmethod
@@ -153,7 +153,7 @@ class GPT(nn.Module):
         """Predict the next character at each position.
 
         Args:
-            ids: (B, T). ValueError is raised if T exceeds `config.T`. MASKED ids become zeros.
+            ids: (B, T). ValueError is raised if T exceeds `config.T`. MASKED has a zero embedding.
             cache: keys and values of the texts that `ids` continue; those of `ids` are appended.
             member: index of this model among the members of an ensemble, which share `cache`.
 

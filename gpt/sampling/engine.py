@@ -43,9 +43,9 @@ def open_engine(
 ) -> Engine:
     """Return an engine for B texts, after checking that there is enough memory.
 
-    On a CPU, the engine uses numpy, because importing torch takes seconds. The device `auto` is a
-    GPU if there is one, unless a CPU takes only seconds. `length` is the number of characters of
-    each sample (None if unknown), `prompt` the number of ids of the longest prompt.
+    On a CPU, the engine uses numpy, because importing torch takes seconds. `auto` is the CPU if the
+    machine has no GPU, or if the CPU would sample all texts in seconds. `length` is the number of
+    characters of each sample (None if unknown), `prompt` the number of ids of the longest prompt.
 
     Raises:
         DeviceError: the device does not exist.
@@ -95,7 +95,7 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
     """
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
-    sizes = H * (model.head_size + model.value_size)  # keys and values of a character in a layer
+    sizes = H * (model.head_size + model.value_size)  # numbers in a character's keys and values
     at_once = B + min(B * T, PREFILL_CHARACTERS + T)  # characters computed together
     scores = min(SCORES_NUMBERS + K * H * T, K * B * H * T * T)
     numbers = {

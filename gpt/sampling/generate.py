@@ -32,8 +32,8 @@ class Generator:
     the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
     computed again. Later contexts therefore have T // 2 to T ids.
 
-    The engine has a row for each text. Each of `streams` gives one random number for each id that
-    is drawn for its text. `bias` (V,) is added to the logits before the rules.
+    The engine has a row for each text. Each id of text i is drawn with a random number from
+    `streams[i]`. `bias` (V,) is added to the logits before the sampling `rules` are applied.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Generator:
             self.engine.select(copied)
 
     def step(self, given: list[int] | None = None) -> tuple[list[int], NDArray[np.float64]]:
-        """Append the `given` ids, or drawn ones, to the B texts.
+        """Append an id to each of the B texts: the `given` ids or, if None, ids that are drawn.
 
-        Return the new ids, and the model's log-probabilities (B, V), before the sampling rules.
+        Return the appended ids, and the log-probabilities (B, V) before `bias` and the rules.
         """
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:

@@ -41,7 +41,7 @@ class NumpyEngine:
         weights = _by_member(config, weights)
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
-        padding = tables[0].shape[1]  # before the first character, use id V, whose row is 0
+        padding = tables[0].shape[1]  # V, the id at positions before a text; its embedding is 0
         with np.errstate(all="ignore"):  # `Generator` rejects logits that are NaN or infinite
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
@@ -178,7 +178,7 @@ def _attend(
     k: Singles,  # (K, n, H, end, hs), keys of all `end` positions
     v: Singles,  # (K, n, H, end, vs)
     future: NDArray[np.bool_] | None,  # (n, 1, t, end), True for the keys that a query must ignore
-    scale: np.float32,  # of the scores
+    scale: np.float32,  # factor of the scores
 ) -> Singles:
     """Return the outputs (K, n, H, t, vs) of attention."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
@@ -201,7 +201,7 @@ def _normalize(x: Singles) -> Singles:
 def _mean_prediction(logits: Singles) -> Singles:
     """Average the probabilities that K members predict; return their logarithms (rows, V).
 
-    `logits` are (K, rows, V). Those of a single model are returned as they are.
+    `logits` are (K, rows, V). If K is 1, return the logits of the only model unchanged.
     """
     if len(logits) > 1:
         logits = logits - logits.max(-1, keepdims=True)

@@ -58,8 +58,8 @@ def keep_top_k(logits: Floats, k: int) -> Floats:
 def keep_top_p(logits: Floats, p: float) -> Floats:
     """Keep the smallest set of likeliest characters whose probabilities sum to at least p.
 
-    This is nucleus sampling (arXiv:1904.09751, section 3.1). Characters as likely as the last one
-    kept are kept, too. Example with the probabilities [0.5, 0.1, 0.3, 0.1]:
+    This is nucleus sampling (arXiv:1904.09751, section 3.1). Ties with the least likely character
+    of the set are kept, too. Example with the probabilities [0.5, 0.1, 0.3, 0.1]:
 
         p = 0.5: keep the first alone, since 0.5 >= 0.5
         p = 0.7: keep the first and third, since 0.5 < 0.7 and 0.5 + 0.3 >= 0.7

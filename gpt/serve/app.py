@@ -28,7 +28,7 @@ from gpt.serve.served_model import MAX_TEXTS, ServedModel
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
-STALL_S = 3  # seconds without reading after which a stream gives way to another request
+STALL_S = 3  # a stream not read for this many seconds may be ended for another request
 Answer = TypeVar("Answer")
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal
@@ -85,7 +85,7 @@ class App(Starlette):
         self.model = model
         self._thread = ThreadPoolExecutor(1, "gpt serve")
         self._texts = 0  # number of texts being generated, or not yet read by their client
-        self.sends: dict[asyncio.Timeout, float] = {}  # timeout and start of each event sent
+        self.sends: dict[asyncio.Timeout, float] = {}  # timeout and start of each send in progress
         self.should_stop: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self.page),
@@ -110,7 +110,7 @@ class App(Starlette):
         return JSONResponse({"object": "list", "data": [self._description()]})
 
     async def model_of_name(self, request: Request) -> Response:
-        """Describe the model that is served, if the request names it."""
+        """Describe the served model; raise HTTPException if the request names another model."""
         self._check_name(request.path_params["name"])
         return JSONResponse(self._description())
 
@@ -151,7 +151,7 @@ class App(Starlette):
     def places(self, completion: Completion) -> Iterator[None]:
         """Reserve a place for each text of `completion`; there are MAX_TEXTS places in all.
 
-        If too few are free, end streams unread for STALL_S seconds, and raise HTTPException.
+        If too few are free, raise HTTPException, and end streams not read for STALL_S seconds.
         """
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:
@@ -173,7 +173,7 @@ class App(Starlette):
 class EventStream(StreamingResponse):
     """Response that streams a completion.
 
-    If the client reads nothing for STALL_S seconds, a request that finds no place ends the stream.
+    If another request finds no free place, a stream that is not read for STALL_S seconds ends.
     """
 
     def __init__(self, app: App, completion: Completion) -> None:

@@ -119,7 +119,7 @@ class Token(NamedTuple):
 
     id: int
     log_probability: float | None = None  # None for the first id of a prompt
-    likely: dict[str, float] | None = None  # log-probabilities by the name of the id
+    likely: dict[str, float] | None = None  # log-probabilities of `id` and likely ids, by name
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ class CompletionChoice:
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
-            # a byte that does not complete a character is listed at the next character of the text
+            # a byte that does not complete a character gets the index of the next character
             is_complete = not self.detokenizer.waiting
             self.tokens.append((self.decoded - is_complete, token))
         return characters

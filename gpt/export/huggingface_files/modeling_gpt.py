@@ -3,8 +3,8 @@
 README.md shows how to load the model. The model is a GPT-2 with more options: see
 CharacterGPTConfig. An ensemble has several members, whose probabilities are averaged.
 
-Shapes: B texts, t new ids, T ids of a text so far, C channels, H heads, V vocabulary size. A query
-or key has `hs` channels (`head_size`). A value has `vs` channels (`value_size`).
+Shapes: B texts, T ids of a text so far, the last t of them not cached yet, C channels, H heads,
+V vocabulary size. A query or key has `hs` channels (`head_size`), a value `vs` (`value_size`).
 """
 
 import math
@@ -69,7 +69,7 @@ class CharacterGPTBlock(nn.Module):
         self.mlp = nn.ModuleDict({"expand": nn.Linear(C, 4 * C), "projection": nn.Linear(4 * C, C)})
 
     def forward(self, x: Tensor, texts: Texts, cache: DynamicCache | None) -> Tensor:
-        """Map the residual stream (B, t, C) of the new ids to (B, t, C)."""
+        """Map the residual stream (B, t, C) of the last t ids to (B, t, C)."""
         x = x + self.attend(self.attention_norm(x), texts, cache)
         h = self.mlp["expand"](self.mlp_norm(x))  # (B, t, 4 C)
         h = F.gelu(h, approximate="tanh") if self.config.activation == "gelu" else h.relu().square()
@@ -148,12 +148,12 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Predict the id after each of the new ids.
+        """Predict the next id after each of `input_ids`.
 
         Args:
-            input_ids: (B, t), the new ids.
+            input_ids: (B, t), the last ids of each text, which are not cached yet.
             attention_mask: 1 for ids, 0 for padding; only the last t columns are used.
-            past_key_values: cache of the earlier ids; the new ids are appended.
+            past_key_values: cache of the earlier ids; `input_ids` are appended.
             labels: (B, logits_to_keep or t) ids to compute the loss of, usually `input_ids`. The
                 logits at index i predict the label at index i + 1. Labels of -100 are ignored.
             use_cache: whether to create a cache if `past_key_values` is None.
