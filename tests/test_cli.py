@@ -196,7 +196,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(gpt, trained, config_file):
 
 BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --no-such-flag", 2, "No such option: --no-such-flag (see"),
-    ("train --name a", 2, "No such option: --name (see"),  # Bug: or did you mean model.ngram?
+    ("train --name a", 2, "did you mean --run-dir?"),  # Bug: did you mean model.ngram?
     ("train --model a", 2, "Possible options: --help) (see"),  # Bug: did you mean --set model?
     ("train --minuts 1", 2, "No such option: --minuts (Possible options: --minutes); did"),
     ("smaple", 2, "No such command 'smaple'. Did you mean 'sample'? (see"),

@@ -175,7 +175,9 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_run_that_is_shorter_than_the_compiler_is_not_compiled():
     """Bug: `shakespeare_gpu` compiled for 17 s of 58 s, which saved 13 s."""
     cuda, long = torch.device("cuda"), {"train__steps": 10**9, "train__batch_size": 997}
-    for changes, mode in (({}, "off"), (long, "auto"), ({"train__compile": "on"}, "on")):
+    short = long | {"train__minutes": 0.5}  # Bug: the steps before the plan decided
+    cases: list[Any] = [({}, "off"), (long, "auto"), ({"train__compile": "on"}, "on")]
+    for changes, mode in [*cases, (short, "off"), ({"train__minutes": 2.0}, "auto")]:
         config = with_compile_choice(small(**changes), model_on(CPU), cuda)
         assert config.train.compile == mode
         assert with_compile_choice(small(**changes), model_on(CPU), CPU) == small(**changes)

@@ -31,6 +31,7 @@ from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
+from gpt.training import build_step, time_budget
 from gpt.training.start import train_run
 from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
@@ -254,6 +255,19 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
     config = read_spec(Path()).runs[0].config
     assert config == base
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
+
+
+def test_a_run_that_was_planned_is_still_of_its_sweep(gpt, config_file, monkeypatch):
+    """Bug: limited evaluations and the choice not to compile counted as other settings."""
+    monkeypatch.setattr(time_budget, "CURVE_PART", 0.0)
+    monkeypatch.setattr(build_step, "MIN_COMPILED_S", math.inf)
+    monkeypatch.setattr(build_step, "compile_mode", lambda setting, device: setting)  # as on CUDA
+    minutes = ("--minutes", 9, "--set", "train.max_steps=7")
+    command = ("train", "--config", config_file, *minutes, "--seeds", 2, "--json")
+    code, out, _ = gpt(*command)
+    train = read_summary(SWEEP / "seed-1337").config.train
+    assert (train.compile, train.eval_characters) == ("off", time_budget.MIN_EVAL_CHARACTERS)
+    assert (code, *gpt(*command)[:2]) == (0, 0, out)
 
 
 def test_a_sweep_of_standard_input_is_resumed(gpt, config_file, text_file, monkeypatch):

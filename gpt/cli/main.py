@@ -34,6 +34,8 @@ MAX_CELL = 2**31 - 1  # largest number of characters in a cell of a .csv file, s
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # regular expression for messages of errors that mean too little memory
 NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
+# options of other projects for the folder of a run
+FOLDER_OPTIONS = {"name", "out", "out_dir", "output", "output_dir"}
 
 COMMANDS = (
     *("train", "sample", "eval", "compare", "attend", "explain", "export", "serve", "runs"),
@@ -192,7 +194,9 @@ def _usage_message(error: Any) -> str:
         from gpt.config.mistakes import nearest_setting
         from gpt.config.schema import SETTINGS
 
-        if (key := nearest_setting(option.strip("-"))) in SETTINGS:
+        if option.strip("-").replace("-", "_") in FOLDER_OPTIONS:
+            text += "; did you mean --run-dir?"
+        elif (key := nearest_setting(option.strip("-"))) in SETTINGS:
             text += f"; did you mean --set {key}=VALUE?"
     name = [str(ctx.command.name)] if ctx.parent else []
     return f"{text} (see {command(*name, '--help')})"

@@ -13,7 +13,6 @@ from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
 MAX_COMPARED_KEY = 100  # number of characters of an unknown key that are compared with known keys
-SIMILAR = 0.7  # least similarity (of difflib) of a misspelt key and the key that is suggested
 OTHER_NAMES = {  # names that other projects use for a setting
     "data.source": "dataset corpus input text",
     "model.C": "d_model embed_dim embedding_dim hidden_dim hidden_size n_embd n_embed width",
@@ -75,6 +74,6 @@ def nearest_setting(name: str) -> str | None:
     keys = [*SETTINGS, *Config.model_fields]
     for candidates in ([key for key in keys if key.startswith(f"{section}.")], keys):
         by_leaf = {key.rpartition(".")[2].lower(): key for key in candidates}
-        if near := difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=SIMILAR):
+        if near := difflib.get_close_matches(leaf, by_leaf, n=1):
             return by_leaf[near[0]]
     return None

@@ -211,10 +211,12 @@ def _train(
 def _check_unchanged(config: Config, now: Config) -> None:
     """Raise UsageError if a run's config `now` differs from its trial's `config`.
 
-    The path of the text may differ; with `train.minutes`, the planned steps may differ, too.
+    The path of the text may differ, and what training sets: the choice whether to compile and, with
+    `train.minutes`, the plan of steps and evaluations.
     """
-    free = {"data.source", "data.val_source", "train.plans"}
-    free |= set() if config.train.minutes is None else {"train.steps"}
+    free = {"data.source", "data.val_source", "train.plans", "train.compile"}
+    if config.train.minutes is not None:
+        free |= {"train.steps", "train.warmup_steps", "train.eval_characters"}
     changes = differences(values(config), values(now))
     if changed := [change for key, change in changes.items() if key not in free]:
         raise UsageError(

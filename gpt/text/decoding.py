@@ -25,12 +25,12 @@ CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or train on its "
     "bytes by data.vocabulary=bytes"
 )
-LFS_POINTER = "Git LFS pointer"
+LFS_POINTER, ZIP = "Git LFS pointer", "DOCX, EPUB or another ZIP file"
 BINARY_MAGIC = {  # first bytes of a file: name of its format
     b"%PDF-1.": "PDF",
     b"%!PS-": "PostScript",
     b"version https://git-lfs.github.com/spec/": LFS_POINTER,
-    b"PK\x03\x04": "DOCX, EPUB or another ZIP file",
+    b"PK\x03\x04": ZIP,
     b"\x1f\x8b\x08": "compressed file without the suffix .gz",
     b"\xfd7zXZ\0": "compressed file without the suffix .xz",
     b"\x28\xb5\x2f\xfd": "compressed file without the suffix .zst",
@@ -164,6 +164,8 @@ def advice(found: str) -> str:
     """Return advice about a file that is not text; `binary_format` returned `found`."""
     if found == LFS_POINTER:
         return "fetch the text by git lfs pull"
+    if found == ZIP:
+        return f"{CONVERT}, or, if it is an archive of texts, add .zip to its name"
     return "add the suffix to its name" if "without the suffix" in found else CONVERT
 
 

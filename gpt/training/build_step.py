@@ -23,9 +23,9 @@ from gpt.training.step import (
     split_tensors,
 )
 
-# Float operations of the shortest run that torch.compile makes faster. On an H100, compiling takes
-# 17 s and halves the time of a step; the shortest run takes 48 s without compiling.
-MIN_COMPILED_OPERATIONS = 3e15
+# Time, and float operations on an H100, of the shortest run that torch.compile makes faster: it
+# takes 17 s to compile, and halves the time of a step.
+MIN_COMPILED_S, MIN_COMPILED_OPERATIONS = 48, 3e15
 
 
 class EnsembleStep:
@@ -147,6 +147,8 @@ def with_compile_choice(config: Config, model: LanguageModel, device: torch.devi
     parameters = sum(parameter.numel() for parameter in members_of(model)[0].parameters())
     characters = config.train.steps * config.train.batch_size * config.model.T
     is_short = 6 * parameters * characters < MIN_COMPILED_OPERATIONS
+    if config.train.minutes is not None:  # `train.steps` is not planned yet
+        is_short = 60 * config.train.minutes < MIN_COMPILED_S
     return config.changed(train={"compile": "off"}) if is_short else config
 
 
