@@ -48,7 +48,7 @@ def example() -> tuple[Tensor, list[str]]:
 
 
 def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
-    """Draw B windows; return inputs (B, T) and targets (B, T), one id later."""
+    """Draw B windows; return inputs and targets (B, T), one id later."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
     return [windows[:, :-1], windows[:, 1:]]

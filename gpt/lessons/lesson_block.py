@@ -63,7 +63,7 @@ check("this block = torch's", block(x), expected)
 # how long is the gradient that reaches the input? Its reference is 4.0: for layers that copy x it
 # is 1 at 16 places, and sqrt(16) = 4.
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
-    """Return std after layers 1, 6 and 12, and the input gradient's length."""
+    """Return std after layers 1, 6 and 12, and the gradient's length."""
     torch.manual_seed(1337)
     first = x = torch.randn(2, 8, 16, requires_grad=True)
     deviations = []
