@@ -40,8 +40,9 @@ class Setting:
 def setting(default: Any, description: str, **options: Any) -> Any:
     """Declare a setting as a pydantic field.
 
-    `default` may be a function that computes the default from the settings declared before.
-    `options` are attributes of `Setting`. A `group` is the heading until the next `group` is set.
+    `default` may be a function that computes the default from the settings declared before
+    this one. `options` are attributes of `Setting`; `group` is the heading of all settings up to
+    the next `group`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)
