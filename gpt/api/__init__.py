@@ -8,8 +8,8 @@
         print(chunk, end="")
 
 Neither importing this module nor sampling on a CPU imports torch. The functions can be called from
-any thread. In the main thread, the functions that train handle Ctrl-C until they return: see
-`train`.
+any thread. In the main thread, `train`, `resume`, `sweep` and `resume_sweep` handle Ctrl-C until
+they return; see `train`.
 """
 
 from importlib import import_module

@@ -42,7 +42,7 @@ def evaluate(
         by: properties by which to break the loss down: position, script or character.
         memorisation: whether to also search samples of the model, and the text, for passages of 32
             ids that occur in the train split.
-        surprise: whether to also return the loss and five likeliest ids for each id, up to 2**20.
+        surprise: whether to also return the loss and five likeliest ids, for the first 2**20 ids.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
-    """Measure how much of samples of `model`, and of `text`, occurs in the train split."""
+    """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect
 
@@ -130,7 +130,7 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
         text: T ids (characters or bytes), where T is from 1 to `model.config.model.T`.
 
     Returns:
-        An AttentionAnalysis: the tensors of an Attention, and others. `losses` (T - 1,) are the
+        An AttentionAnalysis: the tensors of an Attention, and four more. `losses` (T - 1,) are the
         network's losses in nats at each character but the first. `losses_without`
         (n_layer, H, T - 1) are these losses with one head ablated. `previous` (n_layer, H) is
         each head's mean weight on the previous character. `induction` (n_layer, H) is near 1 for
@@ -148,7 +148,7 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
 
 
 def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
-    """Return the lines of `samples` that do not occur in the text `corpus`, each once.
+    """Return the distinct lines of `samples` that do not occur in the text `corpus`.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
     left out as incomplete, unless the sample ended at a stop string that begins with a line end.

@@ -1,4 +1,4 @@
-"""Optional parts of training: chosen settings, an estimated cost, a baseline, a picture."""
+"""Optional parts of training: choose settings, estimate cost, measure a baseline, draw pictures."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
-PICTURE_DPI = 80  # dots per inch; in actual size, a picture of a few heads fits a screen
+PICTURE_DPI = 80  # dots per inch; unscaled pictures of a few heads then fit a screen
 
 
 def has_several_values(changes: "Sequence[Override]") -> bool:
@@ -107,7 +107,7 @@ def estimate(
 
 
 def training_extras() -> "Extras":
-    """Return the optional functions of a run: measure a baseline, and draw attention."""
+    """Return the optional functions for a run, which measure a baseline and draw attention."""
     from gpt.evaluation.baselines import trigram_bits_per_character
     from gpt.training.run_context import Extras
 

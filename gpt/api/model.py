@@ -72,7 +72,7 @@ class Model:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the model without its torch module, which is loaded again when it is used."""
+        """Pickle the model without its torch module, which is loaded again at its next use."""
         return Model, (self.run, self.checkpoint, self.device)
 
     @property

@@ -80,7 +80,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value; return others in a list, which validation refuses."""
+            """Convert a numpy or torch value; wrap others in a list, which validation refuses."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -178,7 +178,7 @@ def encode_sources(
 
 
 def summary_of(run: str, key: str) -> "CheckpointData":
-    """Read the last checkpoint of `run`, the value of setting `key`, without its weights."""
+    """Read the last checkpoint of `run` without weights; `key` is the setting that names `run`."""
     from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 

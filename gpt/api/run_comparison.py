@@ -92,9 +92,8 @@ def _log(path: Path) -> "ComparedRun":
 def _measure(folder: Path) -> "ComparedRun":
     """Score the best checkpoint of a run on its val split.
 
-    The val text has two hashes: that of the whole text (from the checkpoint) together with
-    `data.val_fraction`, and that of the val text itself. If the text is missing, there is only the
-    first hash.
+    The result has one or two hashes of the val text: the hash of the whole text (from the
+    checkpoint) with `data.val_fraction`; and, unless the text is missing, the hash of the val text.
     """
     with phase("loading the model"):
         from gpt.device import default_modes
@@ -112,7 +111,7 @@ def _measure(folder: Path) -> "ComparedRun":
     except GPTError as error:
         loss = model.checkpoint.val_loss
         if loss is None or vocabulary.is_bytes:  # the loss is unknown, or per byte
-            raise type(error)(f"{name}: its text is needed to compare it: {error}") from None
+            raise type(error)(f"{name}: a comparison needs the text of this run: {error}") from None
         notice = "%s: its text cannot be read (%s), so the val loss recorded in training is shown"
         log.warning(notice, name, error)
     else:

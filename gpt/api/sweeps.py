@@ -51,7 +51,7 @@ def sweep(
 
     Returns:
         A Sweep: the combinations, each with its runs and their best val losses in nats per
-        character. The combination with the lowest mean val loss is the first.
+        character. The combination with the lowest mean val loss comes first.
 
     Raises:
         UsageError: the folder contains another sweep, or other files.

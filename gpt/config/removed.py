@@ -1,4 +1,4 @@
-"""Settings and options of earlier versions: what to do instead, and how old configs load."""
+"""Removed settings and options: what to use instead of them, and how to load old configs."""
 
 from typing import Any
 
@@ -36,11 +36,11 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# dotted key -> (commit, value): a run with another value cannot be loaded after this commit
+# dotted key -> (commit, value): the last commit that loads runs with another value
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
 }
-# dotted key -> (commit, value): a run with another value cannot be resumed after this commit
+# dotted key -> (commit, value): the last commit that resumes runs with another value
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),
@@ -79,9 +79,9 @@ def cannot_resume(tree: Any) -> str | None:
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `data.documents: separator`, a removed value, becomes the default. An attention window becomes
-    `model.T`, because only n-gram counts could see more characters. The results of the network are
-    unchanged. Some runs can be loaded, but not resumed: see `cannot_resume`.
+    `data.documents: separator`, a removed value, becomes the default. An attention
+    window replaces `model.T`, because only n-gram counts could see more characters. The results of
+    the network are unchanged. Some runs can be loaded, but not resumed: see `cannot_resume`.
 
     Raises:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.

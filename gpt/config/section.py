@@ -40,8 +40,9 @@ class Setting:
 def setting(default: Any, description: str, **options: Any) -> Any:
     """Declare a setting as a pydantic field.
 
-    `default` may be a function that computes the default from the settings above. `options` are
-    attributes of `Setting`; `group` is the heading of all settings up to the next `group`.
+    `default` may be a function that computes the default from the settings declared before
+    this one. `options` are attributes of `Setting`; `group` is the heading of all settings up to
+    the next `group`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)
@@ -53,7 +54,7 @@ fixed = partial(setting, fine_tuning="fixed")
 
 
 def check_utf8(text: str) -> str:
-    """Return `text`; raise ValueError if UTF-8 cannot encode it, like some file names."""
+    """Return `text`; raise ValueError if UTF-8 cannot encode it, as with some file names."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -40,7 +40,7 @@ def trigram_bits_per_character(corpus: Corpus) -> float | None:
 def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
     """Return the loss on `text` (nats per id) of an n-gram model, with Kneser-Ney smoothing.
 
-    The context has `order` ids, or `longest_context(len(vocabulary))` if that is lower: N. The
+    N, the number of ids of context, is `order`, or `longest_context(len(vocabulary))` if lower. The
     first N ids are not predicted. Return NaN if `train` or `text` has only N ids or fewer. If more
     than MAX_PREDICTED_IDS ids follow the first N, only evenly spread parts of them are predicted.
     """
@@ -146,7 +146,7 @@ class KneserNey:
 class _Table:
     """Counted n-grams with contexts of one length. A sentinel, MAX_KEY, follows the last key.
 
-    `totals[i]` and `freed[i]` are the sums of the counts, and of the discounts, of i n-grams.
+    `totals[i]` is the sum of the first i counts, and `freed[i]` that of the first i discounts.
     """
 
     def __init__(self, keys: Integers, counts: Integers) -> None:

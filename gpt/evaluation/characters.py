@@ -102,8 +102,8 @@ class CountedText:
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and text of each part that has control or non-ASCII characters.
 
-        A text has the PART_IDS characters of its part and LONGEST_MATCH more, because a match may
-        begin in one part and end in the next.
+        The text is the PART_IDS characters of the part and the next LONGEST_MATCH, because a match
+        may begin in one part and end in the next.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):
@@ -124,7 +124,7 @@ class CountedText:
 def name_of(character: str) -> str:
     """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`.
 
-    Control characters have no names.
+    Return only the code point if there is no name, as for control characters.
     """
     return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
 

@@ -60,7 +60,7 @@ class Curve:
 
 
 def read_curve(run: Path, characters_per_step: int) -> Curve:
-    """Read a run's curve, in nats per id, from metrics.jsonl; an empty one if there is no file."""
+    """Read a run's curve, in nats per id, from metrics.jsonl; without this file, an empty curve."""
     points, final_loss = [], None
     path = run / "metrics.jsonl"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
@@ -150,7 +150,7 @@ class ComparedRun:
 class Row:
     """Row of a comparison: runs that differ only by seed. Losses are in nats per character."""
 
-    number: int  # from 1
+    number: int  # position in `Comparison.rows`, from 1
     runs: list[ComparedRun]
     settings: dict[str, Any]  # settings that differ between rows, by dotted key
     loss: SeedMean  # val loss of the best checkpoints
@@ -167,7 +167,7 @@ class RowDifference:
 
     row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better
-    text: Interval | None  # interval of `difference` on unseen text; None without block losses
+    text: Interval | None  # interval of `difference` on unseen text; None if a text is missing
     seeds: Interval | None  # interval of `difference` for other seeds; None if a row has one run
 
 
@@ -207,7 +207,7 @@ def _identity(run: ComparedRun) -> str:
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
     """Return the keys of the settings that differ between `runs`; logs have no settings."""
     settings = [run.settings for run in runs if run.settings]
-    is_one_text = len({run.text_sha256 for run in runs}) == 1  # which can have several paths
+    is_one_text = len({run.text_sha256 for run in runs}) == 1  # one text can have several paths
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}
     keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
     return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]

@@ -100,7 +100,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 @cache
 def script_of(point: int) -> str:
-    """Return a letter's script, such as `Latin`, or another character's kind, such as `digit`.
+    """Return the script of a letter, such as `Latin`; for other characters, a kind such as `digit`.
 
     The script is the first word of the letter's Unicode name.
     """
@@ -183,7 +183,7 @@ class Surprise:
         n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
         self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
         self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
-        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` times root of probability
+        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` x square root of probability
 
     def add(self, scores: Scores) -> None:
         """Store the losses and likely ids of the consecutive ids in `scores`."""

@@ -76,7 +76,7 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean attention from a repeated character to the one after its first occurrence.
+    """Return the mean attention from a repeated character to the successor of its first occurrence.
 
     `weights` (..., 2 n, 2 n) are for a text of n distinct characters, written twice. The result,
     of shape (...), is the mean weight of query n + i on key i + 1, for i from 0 to n - 1.

@@ -64,7 +64,7 @@ def evaluate_each(
     the windows, so each rank has to call this function.
 
     Returns:
-        Losses in nats per id: first of `model`; for an ensemble, followed by those of its members.
+        Losses in nats per id: first that of `model`; then, for an ensemble, those of its members.
 
     Raises:
         Stopped: `should_stop` returned True on any rank.
@@ -151,7 +151,7 @@ class Units:
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
     """Return the ids of `text` after its first character, preceded by one id of context.
 
-    The context is the last id of the first character, which can have several bytes.
+    The context is the first character, or its last byte if ids are bytes.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 

@@ -26,10 +26,10 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """Shares of the substrings of COPY_IDS ids that also occur in the train split."""
+    """How many of the substrings of COPY_IDS ids occur in the train split, as fractions."""
 
-    copied: float  # share of the substrings of the model's samples that train has
-    in_text: float  # share of the substrings of the evaluated text that train has
+    copied: float  # fraction of the samples' substrings that occur in train
+    in_text: float  # fraction of the evaluated text's substrings that occur in train
     length: int = COPY_IDS  # number of ids in each substring
 
 

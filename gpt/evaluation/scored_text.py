@@ -108,14 +108,14 @@ class Scores:
     contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
     likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first
     probabilities: NDArray[np.float32]  # (n, k) probabilities of `likely`
-    hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual one
+    hits: NDArray[np.bool_]  # (n,) whether the most likely id is the actual id
 
 
 def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window of `model.config.T` ids. `evaluate`
-    averages the same losses. At least two ids are needed. The scores list min(k, V) likely ids.
+    averages the same losses. At least two ids are needed. Each position has min(k, V) likely ids.
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()

@@ -22,7 +22,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 LONG_LINE_CHARACTERS = 60  # a line of this length or more hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# Warn if lines with these fractions of val's characters are also in train: long lines, any lines
+# Warn if this fraction of val's characters is in long lines of train, or in any lines of train.
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
 
@@ -86,7 +86,7 @@ def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> Te
 
 
 def find_duplicates(text: Corpus) -> tuple[float, float]:
-    """Return two fractions of val: its characters in lines of train, and in long lines of train.
+    """Return the fractions of val's characters that are in lines of train, and in long lines.
 
     Only the first MAX_SCANNED_IDS characters of val are searched. Line ends are not counted.
     """

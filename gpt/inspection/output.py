@@ -17,8 +17,8 @@ PAGE_TEMPLATES = Path(__file__).with_name("templates")
 def check_out(path: Path, option: str, endings: Sequence[str], *, overwrite: bool = False) -> None:
     """Raise UsageError unless `path` ends in one of `endings` and a file can be written there.
 
-    `overwrite` is whether an existing plain file may be replaced. The message quotes `option`,
-    which set `path`.
+    `overwrite` is whether an existing plain file may be replaced. The message quotes `option`, the
+    command-line option that set `path`.
     """
     if path.suffix.lower() not in endings:
         raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")

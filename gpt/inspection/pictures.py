@@ -61,7 +61,7 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     labels = ["".join(signs[t : t + size]) for t in range(0, T, size)]
     centres = [(t + min(t + size, T) - 1) / 2 for t in range(0, T, size)]
     points = min(0.8 * 72 * size * side / T, 11)
-    margin = max(map(len, labels)) * 0.7 * points / 72  # inches of the longest label
+    margin = max(map(len, labels)) * 0.7 * points / 72  # length of the longest label in inches
     width, height = side * H + 1.4 + margin, side * n_layer + 0.8 + margin
     figure = Figure((width, height), dpi=max(MIN_DPI, T / side), layout="constrained")
     title = title if _has_glyphs(title) else ascii(title)
@@ -133,7 +133,7 @@ def draw_curves(comparison: Comparison) -> Figure:
     curves = [run.curve for row in rows for run in row.runs]
     pairs = [pair for curve in curves for pair in zip(curve.steps, curve.losses, strict=True)]
     losses = [loss for step, loss in pairs if step > 0 and not math.isnan(loss)]
-    if losses:  # without step 0, whose losses would flatten the curves
+    if losses:  # exclude step 0, whose high losses would flatten the curves
         panels[0].set_ylim(top=max(losses) + Y_MARGIN * np.ptp(losses))
     panels[0].set_ylabel("val loss (or on a part of val), nats per character")
     figure.legend(

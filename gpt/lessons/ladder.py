@@ -48,7 +48,7 @@ def example() -> tuple[Tensor, list[str]]:
 
 
 def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
-    """Draw B windows; return their ids (B, T) and the id after each."""
+    """Draw B windows; return inputs and targets (B, T), one id later."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
     return [windows[:, :-1], windows[:, 1:]]
@@ -82,7 +82,7 @@ def val_loss(model: nn.Module, ids: Tensor, T: int = 16) -> float:
 
 @torch.no_grad()
 def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
-    """Append `count` ids to ids (1, t); predict each from the last T."""
+    """Append `count` ids to ids (1, t); predict each from the last T ids."""
     for _ in range(count):
         logits = model(ids[:, -T:])[:, -1]  # (1, V)
         p = logits.softmax(dim=-1)
@@ -176,7 +176,7 @@ def attend(
 
 
 class AveragedValues(nn.Module):
-    """The average of values: a head whose queries are all 0."""
+    """The mean of the values so far, like a head whose queries are 0."""
 
     def __init__(self, C: int) -> None:
         super().__init__()

@@ -102,7 +102,7 @@ losses = climb(rows, STEPS)
 #
 # 2. Write a mask that shows a query only the last `width` keys.
 def window_mask(T: int, width: int) -> Tensor:
-    """Return (T, T): True for keys 0 to `width` - 1 before the query."""
+    """Return (T, T): True for the last `width` keys up to the query."""
 
 
 expected = mask & (torch.arange(T)[:, None] - torch.arange(T) < 3)

@@ -99,7 +99,7 @@ check("same matrices: linear = by hand", linear(X), by_hand(X))
 # Scores of two such outputs, divided by sqrt(hs), have a variance of about 1/3 x 1/3 (lesson
 # `scaling`): the scores of a new head are small.
 torch.manual_seed(1337)
-noise, head = torch.randn(4, 8, 32), Head(32, 16)  # as in the lesson head
+noise, head = torch.randn(4, 8, 32), Head(32, 16)  # as in the lesson `head`
 q, k = head.query(noise), head.key(noise)
 new_scores = q @ k.transpose(-2, -1) / 16**0.5
 variances = [noise.var(), q.var(), new_scores.var()]

@@ -90,7 +90,7 @@ class InvertedHead(Head):
 
 
 def leaks(layer: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Return whether an output depends on an input after it."""
+    """Return whether earlier outputs depend on the last input."""
     changed = x.clone()
     changed[:, -1] *= -1
     return not torch.equal(layer(x)[:, :-1], layer(changed)[:, :-1])

@@ -25,7 +25,7 @@ check("Var(q.k / 4) = Var(q.k) / 16", scaled.var(), raw.var() / 16)
 
 
 def variance_of_products(dimension: int) -> list[Tensor]:
-    """Return the variance of 1,000 q.k, before and after scaling."""
+    """Return the variance of 1,000 products q.k, before and after scaling."""
     q, k = torch.randn(2, 1000, dimension)
     products = (q * k).sum(dim=-1)
     return [products.var(), (products / dimension**0.5).var()]
@@ -56,7 +56,7 @@ table("softmax", weights)
 # product with the Jacobian. For one-hot weights the Jacobian is almost 0, even if the weights are
 # wrong. Its length is the root of the sum of its squared numbers:
 def jacobian(scores: Tensor) -> Tensor:
-    """Return the derivative of weight i (row) by score j (column)."""
+    """Return the matrix of d weights[i] / d scores[j]: row i, column j."""
     w = scores.softmax(dim=-1)
     return torch.diag(w) - torch.outer(w, w)
 

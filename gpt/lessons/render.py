@@ -65,7 +65,7 @@ def read_lesson(name: str, run: str | None = None, text: str | None = None) -> l
 
 
 def _sources(match: re.Match[str]) -> str:
-    """Return the source of what an import marked `# code shown` imports."""
+    """Return the source code of the names that an import marked `# code shown` imports."""
     module = import_module(match[1])
     names = match[2].split(", ")
     return "\n\n\n".join(inspect.getsource(getattr(module, name)).strip() for name in names)

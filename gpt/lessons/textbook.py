@@ -37,7 +37,7 @@ class MultiHeadAttention(nn.Module):
     def heads(self, x: Tensor) -> list[Tensor]:
         """Return q, k and v of x (B, t, C), each (B, H, t, hs)."""
         B, t, C = x.shape
-        qkv = self.qkv(x).chunk(3, dim=-1)  # three of (B, t, C)
+        qkv = self.qkv(x).chunk(3, dim=-1)  # three tensors (B, t, C)
         qkv = [part.view(B, t, self.H, C // self.H) for part in qkv]
         return [part.transpose(1, 2) for part in qkv]  # (B, H, t, hs)
 

@@ -32,12 +32,12 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time that all measurements take
-USUAL_PROBES = 12  # measurements: long steps, short steps and scoring, for each of four sizes
-MEMBERS_TIME = 0.9  # time of a step of K members / K times that of one model, with several threads
-MAX_SPEEDUP = 1.25  # factor by which training faster than measured may exceed the useful passes
+USUAL_PROBES = 12  # usual number of measurements: long steps, short steps and scoring at four sizes
+MEMBERS_TIME = 0.9  # with several threads: time of a step of K members / (K x that of one model)
+MAX_SPEEDUP = 1.25  # a run faster than measured makes at most this multiple of the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
-MAX_BYTES_PER_CHARACTER = 1.1  # largest mean of a text that is read as bytes (UTF-8)
+MAX_BYTES_PER_CHARACTER = 1.1  # largest mean (UTF-8) for which a text is read as bytes
 
 CONTEXT_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
 CHANCE_WINDOWS = 64  # contexts are long enough to recur by chance in at most 1 of 64 windows
@@ -107,7 +107,7 @@ class _Chooser:
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure sizes until one is too slow; return the config for the size before it.
 
-        Also return the choice behind the config, and the seconds of a step and a scored character.
+        Also return the choice behind the config, and the seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
         size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
@@ -125,7 +125,7 @@ class _Chooser:
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the time.
 
-        Return 0 if the model does not fit into memory. The first model is measured in any case.
+        The first model is always measured. Return 0 for a later one that does not fit into memory.
         """
         config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):
@@ -192,7 +192,7 @@ class _Chooser:
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
-        """Estimate the seconds of a step and of scoring a character from those of one model."""
+        """Estimate the seconds per step and per scored character from those of a single model."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
         members_time = K * MEMBERS_TIME if K > 1 and torch.get_num_threads() > 1 else K
@@ -217,7 +217,7 @@ def _shortest_run(size: Size) -> Choice:
 
 
 def _context(corpus: Corpus, base: Config, size: Size) -> int:
-    """Return T: the user's `model.T`, or one that suits the text and the size."""
+    """Return the user's `model.T`; if unset, a T that suits the text and the size."""
     if "T" in base.model.model_fields_set:
         return base.model.T
     return context_length(min(len(corpus.train), len(corpus.val)), size)
@@ -229,7 +229,7 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the `context` for `repeated_part`: a number of ids that rarely recurs by chance.
+    """Return the `context` for `repeated_part`: how many ids in a row rarely recur by chance.
 
     In a window of `T` ids, n given ids occur again by chance with a probability of about
     T / exp(n H), where H is the entropy of an id in nats. The result is the smallest n for which
@@ -248,8 +248,8 @@ def context_of(corpus: Corpus, T: int) -> int:
 def repeated_part(ids: Ids, T: int, context: int) -> float:
     """Return the fraction of repeated `ids` in windows of `T` ids.
 
-    An id is repeated if the `context` ids before it occurred earlier in the window, and this id
-    followed them the last time. An induction head predicts such ids (arXiv:2209.11895).
+    An id is repeated if the `context` ids before it occurred earlier in the window, and the same id
+    followed their last occurrence. An induction head predicts such ids (arXiv:2209.11895).
     """
     found = total = 0
     for x, y in scored_windows(ids, T, MAX_SCORED_IDS):

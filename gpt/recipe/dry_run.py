@@ -54,9 +54,9 @@ def estimate_run(
 ) -> tuple[Config, Estimate]:
     """Estimate a run from a few steps and an evaluation of a temporary model.
 
-    Return the config and the estimate. With `train.minutes`, the config has as many steps as fit.
-    `clock` returns the seconds since the command began. `probed` contains earlier measurements of
-    the same model.
+    Return the config and the estimate. With `train.minutes`, the config has as many steps as fit
+    into the time. `clock` returns the seconds since the command began. `probed` contains earlier
+    measurements of the same model.
     """
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
     with (
@@ -75,7 +75,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # with `train.minutes`, a run makes these measurements, too
+            start_s = clock()  # with `train.minutes`, a run's start includes these measurements
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
@@ -84,7 +84,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`, which a run does not measure
+        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`: a run does not measure it
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters

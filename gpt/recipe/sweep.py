@@ -84,7 +84,7 @@ def run_sweep(
     """Specify a new sweep, or read the one in `folder`; train and summarise it.
 
     If `asked` is None, resume the sweep in `folder`. `choose` returns a config with its unset
-    settings chosen for the text and the time. `gpt.api.sweep` lists the exceptions.
+    settings chosen for the text and the time. `gpt.api.sweep` lists the errors raised.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
@@ -94,7 +94,7 @@ def run_sweep(
         new = specify(asked, choose, load, should_stop)
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if new is not None and not is_sweep(folder):  # another process may have just written one
+        if new is not None and not is_sweep(folder):  # another process may have written a sweep
             write_spec(folder, new)
         spec = read_spec(folder)
         if asked is not None:

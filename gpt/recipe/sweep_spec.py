@@ -112,8 +112,8 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
     if before != now:
         raise UsageError(
-            f"{folder} is another sweep: its runs have other names or settings than given now; "
-            f"repeat its settings to resume it, or choose another --run-dir"
+            f"{folder} is another sweep, with other runs or settings than given now; give the "
+            f"settings of that sweep to resume it, or choose another --run-dir"
         )
 
 
@@ -125,8 +125,8 @@ def combinations(changes: Sequence[Override]) -> dict[str, dict[str, str]]:
     `data.include=["*.md", "*.txt"]` and a file named `a,b` are single values.
 
     Returns:
-        A dict from a name, such as `lr-1e-3,seed-1337`, to a combination: a dict from each setting
-        with several values to the chosen value, as typed.
+        The combinations by name, such as `lr-1e-3,seed-1337`. Each is a dict from the settings with
+        several values to their values in this combination, as typed.
 
     Raises:
         ConfigError: a list is empty, or has no value between two commas.

@@ -6,7 +6,7 @@ In this module, a character means an id, which can also be a byte.
 1. **Size.** Exclude sizes with more than MAX_PARAMETERS_PER_TRAIN_CHARACTER parameters for each
    character of the train split. Start with the largest remaining size up to START_SIZE, or with the
    smallest if all are larger. Go to the next larger size as long as the run would see at least
-   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. (The first may see fewer.)
+   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The first size may see fewer.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # characters seen; large models need about 20 (arXiv:2203.15556)
+MIN_SEEN_PER_PARAMETER = 12  # minimum; large models need about 20 characters (arXiv:2203.15556)
 MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
@@ -45,7 +45,7 @@ PASSES = (
 MIN_DROPOUT_PASSES = 2  # if a member makes fewer passes, there is no token dropout
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
-LONGEST_LARGE_CONTEXT = 1024  # largest T of a larger model
+LONGEST_LARGE_CONTEXT = 1024  # largest T of a model with LARGE_PARAMETERS parameters or more
 LARGE_PARAMETERS = 6_000_000
 # a reference run: number of characters seen, channels, characters per step, learning rates
 RUN_CHARACTERS, RUN_C = 3.7e6, 128
@@ -117,7 +117,7 @@ def largest_size(
 
 
 def useful_passes(train_characters: int) -> tuple[float, float]:
-    """Return the useful passes over a train split, and the token dropout; see PASSES."""
+    """Return the number of useful passes over a train split, and the token dropout; see PASSES."""
     _, passes, dropout = PASSES[bisect_left(PASSES, (train_characters,))]
     return passes, dropout
 
@@ -138,8 +138,8 @@ def choose_members(
 def context_length(shortest_split: int, size: Size) -> int:
     """Return T: the largest power of two up to a quarter of the shorter split, train or val.
 
-    T is at most LONGEST_CONTEXT (LONGEST_LARGE_CONTEXT for a large model), and at least the
-    largest power of two up to USUAL_MIN_CONTEXT.
+    T is at least USUAL_MIN_CONTEXT, and at most LONGEST_CONTEXT, or LONGEST_LARGE_CONTEXT for a
+    model with LARGE_PARAMETERS parameters or more.
     """
     limit = LONGEST_LARGE_CONTEXT if size.parameters >= LARGE_PARAMETERS else LONGEST_CONTEXT
     longest = max(USUAL_MIN_CONTEXT, shortest_split // 4)

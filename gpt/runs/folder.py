@@ -28,7 +28,7 @@ MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json, in bytes
 
 
 def run_folders() -> list[Path]:
-    """Return the paths of all entries of `runs/` and of the sweeps there; not all are runs."""
+    """Return the paths of all entries of `runs/` and of the sweeps in it; some are not runs."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -52,7 +52,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_run(name: str | None) -> Path:
-    """Return the folder of a run by its path or name in `runs/`; if None, of the newest run.
+    """Return a run's folder by path or name in `runs/`; that of the newest run if `name` is None.
 
     Raises:
         UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
@@ -149,7 +149,7 @@ class RunSummary:
     unit: str | None = None  # what an id stands for: "character" or "byte"
     parameters: int | None = None
     bytes: int = 0
-    age_s: float = 0.0  # seconds since the last checkpoint; without one, since the folder changed
+    age_s: float = 0.0  # seconds since the last checkpoint; if none, since the folder changed
 
 
 def list_runs() -> list[RunSummary]:
@@ -193,7 +193,7 @@ def _summarise(run: Path) -> RunSummary:
 
 
 def make_numbered(run: Path) -> Path:
-    """Make the folder `run`, or the first of RUN-2, RUN-3, ... that is new; return its path."""
+    """Make `run`, or if it exists, the first free folder of RUN-2, RUN-3, ...; return its path."""
     check_can_be_made(run.parent)
     run.parent.mkdir(parents=True, exist_ok=True)
     made, number = run, 1

@@ -79,7 +79,7 @@ def in_use(run: Path) -> UsageError:
 
 
 def empty(run: Path) -> None:
-    """Remove the files and folders of a run from its folder; keep its other entries."""
+    """Remove a run's files and folders from the folder `run`; keep all other entries."""
     for entry in _entries(run, *WRITTEN):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -98,13 +98,13 @@ def set_aside(run: Path) -> None:
 def finish_overwrite(run: Path) -> None:
     """Complete the overwrite of a run by a new run in the same folder, or undo it.
 
-    The caller must hold the lock of the run. The order of the moves makes this safe even after a
-    kill between two of them.
+    The caller must hold the lock of the run. The order of the moves makes this safe even if a
+    process is killed between two moves.
 
     - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then
       either the new run wrote it, or `.replaced` is empty. Thus `.replaced` can be deleted.
     - `config.yaml` is moved into `.replaced` last, and back first. While it is in `.replaced`,
-      all old files are there. The files in `run` are then those of the new run, and are removed.
+      so are all other old files. Thus the files in `run` are of the new run, and are removed.
     """
     replaced = run / REPLACED_FOLDER
     if not _is_folder(replaced):
@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # if .replaced has no config.yaml, a name in both folders shows that the new run wrote files
+    # in both cases, the files in `run` are of the new run (the old run may lack config.yaml)
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):

@@ -128,7 +128,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify the checkpoint in `folder`, which must be of `step` unless that is None."""
+    """Read and verify the checkpoint in `folder`, which must be of `step` unless `step` is None."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:

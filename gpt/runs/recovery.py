@@ -51,7 +51,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
         edited = values(load_config(run / "config.yaml"))
     except (OSError, ConfigError):  # the file is missing, or of an old version
         return
-    if config.train.plans:  # the settings below change after config.yaml is written
+    if config.train.plans:  # training changes these settings after it has written config.yaml
         for key in ("train.plans", "train.steps", "train.minutes"):
             edited.pop(key)
     if changes := differences(values(config), edited):
@@ -117,8 +117,8 @@ def check_resumable(old: Config, new: Config) -> None:
         log.info("changed: %s", ", ".join(resumable.values()))
     if refused:
         raise ConfigError(
-            f"a resume continues the same run, so it cannot change {', '.join(refused)}; leave "
-            f"that out, or start a new run"
+            f"a resume continues the same run, so it cannot change {', '.join(refused)}; keep "
+            f"the old values, or start a new run"
         )
 
 
@@ -146,7 +146,7 @@ def check_same_model(data: CheckpointData, config: Config) -> None:
     if changed:
         raise ConfigError(
             f"train.init_from: the model is that of {run}, so a config cannot change "
-            f"{', '.join(changed)}; leave that out, or start with new weights"
+            f"{', '.join(changed)}; keep the old values, or start with new weights"
         )
     learned, wanted = before["model.T"], config.model.T
     if config.model.positions == "learned" and learned < wanted:
@@ -167,11 +167,11 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     """
     before, now = values(old), values(new)
     keys = ["data.split", "data.val_fraction", "data.val_source", "data.documents"]
-    keys += ["seed"] if new.data.split == "documents" else []  # selects the documents of val
+    keys += ["seed"] if new.data.split == "documents" else []  # the seed selects val's documents
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
     is_smaller = before["data.val_fraction"] > now["data.val_fraction"]
     if len(split) == 1 and is_smaller and new.data.split == "tail":
-        return  # val is the end of the original run's val
+        return  # the new val split is a part of the original run's val split
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
             f"train.init_from: {new.train.init_from} may have been trained on text of the new "

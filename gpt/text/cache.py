@@ -119,7 +119,7 @@ def _read(stdin: TextIO | None) -> Path:
                 old.unlink(missing_ok=True)
         piped = folder / f"{uuid4().hex}.txt"
         write_atomically(piped, iter(partial(stream.read, CHUNK_BYTES), b""))
-        with piped.open("rb") as file:  # equal texts share one file
+        with piped.open("rb") as file:  # name the file by its hash, so that equal texts share it
             text = folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.txt"
         piped.replace(text)
     except OSError as error:

@@ -49,8 +49,8 @@ def is_utf8(encoding: str) -> bool:
 def encoding_of(head: bytes, encoding: str) -> str:
     """Return the encoding of a text that begins with the bytes `head`.
 
-    A byte-order mark determines the encoding. Without a mark, return `encoding`, unless it is UTF-8
-    and `head` has NUL bytes and is likely to be UTF-16.
+    A byte-order mark determines the encoding. Without a mark, return `encoding`; but if this is
+    UTF-8, and `head` has NUL bytes and is likely to be UTF-16, return UTF-16.
     """
     marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
     may_be_wide = marked is None and b"\0" in head and is_utf8(encoding)
@@ -77,7 +77,7 @@ def utf8_chunks(
 ) -> Iterator[bytes]:
     """Convert a text to UTF-8. Yield chunks of whole characters, without a byte-order mark.
 
-    A character may be cut at the end of a block. `errors` is Python's error handler for invalid
+    A block may end within a character. `errors` is Python's error handler for invalid
     bytes: `strict`, `replace` (the number of replacements is added to `notices`), or
     `surrogateescape`, which yields them unchanged.
 
@@ -98,7 +98,7 @@ def utf8_chunks(
             else:
                 ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                if found := text.count("\ufffd"):  # valid text can contain U+FFFD, too
+                if found := text.count("\ufffd"):  # do not count U+FFFD of the text itself
                     replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:
@@ -181,8 +181,8 @@ def binary_format(head: bytes, encoding: str) -> str | None:
 def is_binary(text: bytes) -> bool:
     """Return whether `text` contains a NUL, or more control characters than plain text.
 
-    Plain text has at most one of CONTROLS, or at most a fraction MAX_CONTROLS of its bytes. To
-    save time, CONTROLS are counted in the first COUNTED_BYTES bytes only.
+    Plain text may contain one of CONTROLS, or more if they are at most the fraction MAX_CONTROLS of
+    the bytes. To save time, only the first COUNTED_BYTES bytes are searched for CONTROLS.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

@@ -128,7 +128,7 @@ def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    is_open = documents == "files"  # whether the current document continues
+    is_open = documents == "files"  # whether the current document lacks its last fragment
     for chunk in file.chunks() if file.raw else normalizer(file.chunks()):
         if documents == "files":
             yield chunk, False
@@ -155,7 +155,7 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Choose random documents for val, at least one; return whether each is chosen.
 
-    `lengths` are in characters. Val is to have about a `fraction` of all characters; at least one
+    `lengths` are in characters. Val is to have about the `fraction` of all characters; at least one
     document with text remains for train.
     """
     total, held = sum(lengths), 0

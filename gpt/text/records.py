@@ -157,7 +157,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number of the last line and the values of each row of a .csv or .tsv file.
+    """Yield, for each row of a .csv or .tsv file, the number of its last line and its values.
 
     Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
     no special meaning.
