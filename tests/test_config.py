@@ -97,7 +97,7 @@ def test_words_stay_words(name):
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
         (
             "train: {plans: [[0, 9], [7, 9], [7, 2000]]}",
-            "train.plans: expected pairs of a step and a larger",
+            "train.plans: expected pairs [step, total steps",
         ),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
         (

@@ -80,7 +80,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value; wrap others in a list, which validation refuses."""
+            """Convert numpy and torch values; wrap others in a list, so that validation fails."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

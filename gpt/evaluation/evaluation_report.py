@@ -183,7 +183,7 @@ class Surprise:
         n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
         self.millinats = np.zeros(n, np.uint16)  # loss of each id in thousandths of a nat
         self.likely = np.zeros((n, k), vocabulary.dtype)  # the most likely ids
-        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` x square root of probability
+        self.roots = np.zeros((n, k), np.uint8)  # `root_of_1` * sqrt(probability)
 
     def add(self, scores: Scores) -> None:
         """Store the losses and likely ids of the consecutive ids in `scores`."""

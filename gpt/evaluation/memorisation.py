@@ -38,7 +38,7 @@ def measure_memorisation(
 ) -> MemorisationReport:
     """Measure how much of `samples`, and of the evaluated `text`, occurs in the train split.
 
-    If `text` is longer than the samples, evenly spread parts of it are searched. Each sample must
+    Of a `text` longer than the samples, only evenly spread parts are measured. Each sample must
     have at least COPY_IDS ids.
 
     Raises:

@@ -86,7 +86,7 @@ def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> Te
 
 
 def find_duplicates(text: Corpus) -> tuple[float, float]:
-    """Return the fractions of val's characters that are in lines of train, and in long lines.
+    """Return which fraction of val's characters is in lines, and in long lines, of train.
 
     Only the first MAX_SCANNED_IDS characters of val are searched. Line ends are not counted.
     """

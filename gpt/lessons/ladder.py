@@ -106,7 +106,7 @@ def fit(
 def climb(
     rows: Mapping[str, Callable[[], nn.Module]], steps: int, rate: float = 0.01
 ) -> dict[str, float]:
-    """Train a new model for each of `rows`; print the loss ladder so far and return its losses."""
+    """Train a new model for each of `rows`; print and return the losses of the ladder so far."""
     names = list(LADDER)
     losses = {name: LADDER[name] for name in names[: names.index(next(iter(rows)))]}
     print("loss on val (nats per character); rows without seconds: from earlier lessons")

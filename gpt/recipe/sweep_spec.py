@@ -102,7 +102,7 @@ def check_different(trials: Sequence[Trial]) -> None:
         if first != trial.name:
             raise UsageError(
                 f"expected runs that differ, but {first} and {trial.name} have the same settings; "
-                f"leave one out (null is the default of a setting, and --minutes and --init-from "
+                f"leave one out (null stands for the default value; --minutes and --init-from "
                 f"override train.minutes and train.init_from)"
             )
 

@@ -99,10 +99,10 @@ class Choice:
 def largest_size(
     sizes: Sequence[Size], seen: Callable[[Size], float], train_characters: int
 ) -> tuple[Size, float]:
-    """Choose a size by rule 1. Return it and how many characters a model of this size would see.
+    """Choose a size by rule 1; return it, and on how many characters it would be trained.
 
-    `sizes` are in ascending order. `seen` returns how many characters a model of a size would see
-    in the time. It is called for one size after another, until a size would see too few.
+    `sizes` are in ascending order. `seen` returns on how many characters a model of a size would be
+    trained in the run's time. It is called for one size after another, until that is too few.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]

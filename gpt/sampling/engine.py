@@ -43,8 +43,8 @@ def open_engine(
 ) -> Engine:
     """Return an engine for B texts, after checking that there is enough memory.
 
-    On a CPU, the engine uses numpy, because importing torch takes seconds. `auto` is the CPU if the
-    machine has no GPU, or if the CPU would sample all texts in seconds. `length` is the number of
+    On a CPU, the engine uses numpy, because importing torch takes seconds. If `device` is auto, the
+    CPU is used if there is no GPU, or if it samples all texts in seconds. `length` is the number of
     characters of each sample (None if unknown), `prompt` the number of ids of the longest prompt.
 
     Raises:

@@ -138,7 +138,7 @@ class NumpyEngine:
         return _mean_prediction(self.head(_normalize(x)))
 
     def _embed(self, rows: Indices, ids: Indices, positions: Indices) -> Singles:
-        """Write `ids` (n, t) into `self.ids` at `positions`; return the embeddings (K, n t, C)."""
+        """Write `ids` (n, t) into `self.ids` at `positions`; return embeddings (K, n * t, C)."""
         back = np.arange(self.config.ngram)
         columns = self.config.ngram - 1 + positions  # the first columns of `self.ids` are padding
         self.ids[rows[:, None], columns] = ids

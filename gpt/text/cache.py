@@ -98,7 +98,7 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> None:
-    """Copy `text` to the run or sweep `folder`, if there is a text and no copy yet."""
+    """Copy `text`, if there is one, to `folder` (of a run or sweep), unless it has a copy."""
     stored = folder / STORED_INPUT
     if text is not None and not stored.exists():
         with text.open("rb") as file:
@@ -167,7 +167,7 @@ def open_named(name: str) -> Source:
             module = importlib.import_module("pydoc_data.topics")
         except ImportError:
             raise TextError(
-                f"{name}: this installation of Python lacks this text; name another"
+                f"{name}: not in this installation of Python; choose another text"
             ) from None
         topics = sorted(module.topics.items())
         documents = [
@@ -179,7 +179,7 @@ def open_named(name: str) -> Source:
         paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
         files = {f"{name}!{path.as_posix()}": root / path for path in paths if _is_included(path)}
         if not files:
-            raise TextError(f"{name}: this installation of Python lacks this text; name another")
+            raise TextError(f"{name}: not in this installation of Python; choose another text")
     else:
         files = {name: locate(TINYSHAKESPEARE)}
     return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))

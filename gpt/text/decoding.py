@@ -111,7 +111,7 @@ def utf8_chunks(
         raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
     except UnicodeError as error:  # such as for UTF-16 without a byte-order mark
         raise TextError(
-            f"{name}: expected {encoding} text, got {error}; convert it to UTF-8, or set "
+            f"{name}: expected {encoding} text, but {error}; convert it to UTF-8, or set "
             f"data.encoding to its encoding"
         ) from None
     if notices and errors == "replace":
@@ -179,10 +179,10 @@ def binary_format(head: bytes, encoding: str) -> str | None:
 
 
 def is_binary(text: bytes) -> bool:
-    """Return whether `text` contains a NUL, or more control characters than plain text.
+    """Return whether `text` contains a NUL, or too many control characters for plain text.
 
-    Plain text may contain one of CONTROLS, or more if they are at most the fraction MAX_CONTROLS of
-    the bytes. To save time, only the first COUNTED_BYTES bytes are searched for CONTROLS.
+    One control character (of CONTROLS) is allowed. More are allowed if their fraction of the bytes
+    is at most MAX_CONTROLS. To save time, only the first COUNTED_BYTES bytes are counted.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

@@ -87,7 +87,7 @@ class Source:
 
 
 class Normalizer:
-    """Normalises texts of any size, in chunks of strict UTF-8."""
+    """Normalises texts of any size, which are passed in chunks of valid UTF-8."""
 
     def __init__(self) -> None:
         self.line_ends = 0  # number of CRLF and CR line ends that were changed to LF

@@ -83,7 +83,7 @@ class Vocabulary:
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return whether each id begins a character. Some bytes continue a character."""
+        """Return, for each id, whether it begins a character; some bytes continue one."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
         return np.asarray((ids & 0xC0) != 0x80)  # continuation bytes have the leading bits 10

@@ -43,7 +43,7 @@ class Backward:
             set_generator(model, self.masks)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Set each `.grad` for the inputs `x` and targets `y` of `step`, (B, T) each, on the CPU.
+        """Set each `.grad`, for the batch of `step`: inputs `x`, targets `y`, (B, T), on the CPU.
 
         Return this rank's part of the mean loss. Raise TrainingError if memory runs out.
         """

@@ -20,7 +20,7 @@ FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 MUON_COPIES = 3  # temporary memory of a Muon update, relative to the weights (measured)
 # Measured size of activations as a multiple of `_activation_bytes`. The key is whether matrix
-# products are bfloat16. On a GPU, it is the size of the tensors that autograd saves, plus 20 %.
+# products are bfloat16. On a GPU, the size is that of the tensors that autograd saves, plus 20 %.
 CPU_ACTIVATIONS = {False: 1.0, True: 0.75}
 ACCELERATOR_ACTIVATIONS = {False: 0.65, True: 0.375}
 ACCELERATOR_EVALUATION = 0.45  # as ACCELERATOR_ACTIVATIONS, but for evaluations (H100)

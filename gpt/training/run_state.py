@@ -1,4 +1,4 @@
-"""`RunState`: what a run starts from. It is new, fine-tuned, resumed, or rolled back.
+"""`RunState`: what a new, fine-tuned, resumed or rolled-back run starts from.
 
 Fine-tuning adds the new characters of the text to the run's vocabulary. V is the resulting size.
 
