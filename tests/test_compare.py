@@ -230,7 +230,7 @@ def test_nanogpts_log_is_a_run(folder, gpt):
     assert curve.seconds == pytest.approx([0, 4.7, 5.6])
     code, out, err = gpt("compare", folder / "sweep", "log.txt", "--json")
     assert code == 0
-    assert "the text of this log is unknown" in err
+    assert "trained on an unknown text" in err
     comparison = json.loads(out)
     first, *_, log = comparison["rows"]
     assert (log["runs"][0]["name"], log["loss"]["mean"]) == ("log.txt", 2.05)

@@ -22,7 +22,7 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     """Compare runs. Runs that differ only by seed form one row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, the
-    val loss from its training is used, and no confidence interval for other texts is computed.
+    val loss from its training is used, without a confidence interval for unseen texts.
 
     Args:
         runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
@@ -84,7 +84,7 @@ def _log(path: Path) -> "ComparedRun":
     from gpt.evaluation.comparison import ComparedRun, read_nanogpt_log
 
     curve, parameters = read_nanogpt_log(path)
-    log.warning("%s: the text of this log is unknown; its losses are in nats per token", path)
+    log.warning("%s: trained on an unknown text; its losses are in nats per token", path)
     assert curve.best_loss is not None
     return ComparedRun(name=str(path), curve=curve, loss=curve.best_loss, parameters=parameters)
 

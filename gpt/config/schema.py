@@ -35,7 +35,7 @@ from gpt.config.train_config import TrainConfig
 __all__ = ["MAX_COUNT", "Config", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
 
 # limits for untrusted configs, because a model is created before its weights are read
-MAX_LAYERS = 1000  # largest number of blocks, or of n-gram embeddings, of all members together
+MAX_LAYERS = 1000  # limit on the blocks, and on the n-gram embeddings, of all members
 MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]

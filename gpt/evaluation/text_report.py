@@ -20,7 +20,7 @@ from gpt.text.documents import Source
 from gpt.text.vocabulary import Ids, Vocabulary
 
 LONG_LINE_CHARACTERS = 60  # a line of this length or more hardly occurs twice by chance
-MAX_SCANNED_IDS = 2**22  # if val has more ids, only lines of its beginning are searched in train
+MAX_SCANNED_IDS = 2**22  # if val has more ids, only its first lines are looked up in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 # Warn if this fraction of val's characters is in long lines of train, or in any lines of train.
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25

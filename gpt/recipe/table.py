@@ -6,7 +6,7 @@ In this module, a character means an id, which can also be a byte.
 1. **Size.** Exclude sizes with more than MAX_PARAMETERS_PER_TRAIN_CHARACTER parameters for each
    character of the train split. Start with the largest remaining size up to START_SIZE, or with the
    smallest if all are larger. Go to the next larger size as long as the run would see at least
-   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The first size may see fewer.
+   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The start size may see fewer.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time

@@ -28,7 +28,7 @@ MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json, in bytes
 
 
 def run_folders() -> list[Path]:
-    """Return the paths of all entries of `runs/` and of the sweeps in it; some are not runs."""
+    """Return the paths of all entries in `runs/` and in its sweeps; some are not runs."""
     if not os.path.lexists(RUNS):
         return []
     try:

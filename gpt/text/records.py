@@ -28,7 +28,7 @@ Record = tuple[int, Any]
 
 
 def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> Iterator[Document]:
-    """Yield a document for each record of a table in UTF-8, whose suffix `kind` is in TEXT_TABLES.
+    """Yield a document for each record of a UTF-8 table; `kind` is its suffix, from TEXT_TABLES.
 
     Raises:
         TextError: the file is not in its format, or a record lacks the column.

@@ -230,7 +230,7 @@ class TimeBudget:
         return self.total_steps(Schedule(config), 0)
 
     def with_short_evaluations(self, config: Config) -> Config:
-        """Return `config`; set `train.eval_characters` if scoring all of val takes too long."""
+        """Return `config`, with `train.eval_characters` set if scoring all of val is too slow."""
         schedule = Schedule(config)
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))

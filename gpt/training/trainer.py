@@ -195,7 +195,7 @@ class Trainer:
         """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
         is_stable = not self.evaluator.progress.skipped_in_a_row  # else no checkpoint is due
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        is_outdated = self.checkpointer.saved_at_step == self.step  # saved before this evaluation
+        is_outdated = self.checkpointer.saved_at_step == self.step  # it lacks this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
         if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
             self.write_checkpoint()
@@ -209,7 +209,7 @@ class Trainer:
             self.report_plan()
 
     def report_plan(self) -> None:
-        """If the number of steps of the run was planned at this step, notify the callbacks."""
+        """If a plan of the total number of steps was made at this step, notify the callbacks."""
         if steps := self.schedule.plan_at(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, steps)
