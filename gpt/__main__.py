@@ -35,8 +35,8 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
 def main() -> None:
     """Run the command line.
 
-    A signal ends the process without a traceback. Other threads, which may compute for minutes, are
-    not waited for.
+    A signal ends the process without a traceback, and without waiting for other threads, which may
+    compute for minutes.
     """
     # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
     # which slows down other programs, and the threads on shared cores. Without spinning, they wake

@@ -38,8 +38,8 @@ def select_device(name: str) -> torch.device:
     memory on the current device.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not support the device; or `mps` is
-            named, and torch is older than MIN_MPS_TORCH (`auto` is then the CPU).
+        DeviceError: this machine, or this build of torch, does not support the device. `mps` also
+            needs torch MIN_MPS_TORCH or newer; with an older torch, `auto` is the CPU.
     """
     if name == "auto":
         found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -70,7 +70,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of matrix products for the precision `name`: auto, fp32, bf16 or fp16.
 
     Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 on a CPU or CUDA
-    device that multiplies bfloat16 in hardware; on other CUDA devices, float16; else, float32. On a
+    device that multiplies bfloat16 in hardware, float16 on other CUDA devices, else float32. On a
     CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench peak`).
     """
     if name == "auto":
@@ -159,7 +159,7 @@ def _deterministic_runs() -> Iterator[None]:
 
 @contextmanager
 def deterministic_kernels(*, required: bool) -> Iterator[None]:
-    """Require deterministic kernels of torch in a `with` block, or allow all kernels.
+    """In a `with` block, require deterministic kernels of torch, or allow all kernels.
 
     If they are required, an operation without such a kernel raises RuntimeError.
     """
@@ -189,7 +189,7 @@ def product_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def compile_mode(setting: str, device: torch.device) -> str:
-    """Return `setting` (`train.compile`); if it is `auto` and `device` is not CUDA, return `off`.
+    """Return `setting`, a value of `train.compile`; without CUDA, return `off` for `auto`.
 
     On a CPU, compiling takes longer than it saves in a run of minutes.
     """
@@ -204,8 +204,7 @@ def compile_model(model: nn.Module, mode: str, rehearse: Callable[[Any], object]
 
     torch.compile compiles, and can fail, only when the copy is used. Therefore, `rehearse` runs a
     forward and a backward pass of the copy for each batch shape. If the compiler does not work on
-    this machine, raise DeviceError if `mode` is `on`; if it is `auto`, log a warning and return
-    `model`.
+    this machine, raise DeviceError in mode `on`; in mode `auto`, log a warning and return `model`.
     """
     if mode == "off":
         return model

@@ -1,7 +1,7 @@
 """`Ranks`, the processes that train one model together, as torchrun starts them.
 
-torchrun provides environment variables and a key-value store, which it keeps when it restarts its
-processes, the workers. torch is imported inside functions, because most commands do not need it.
+torchrun gives its processes (the workers) environment variables and a key-value store that survives
+their restarts. torch is imported inside functions, because most commands do not need it.
 """
 
 import itertools

@@ -133,7 +133,7 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` on one line, with escapes; omit its middle as `without_middle` does."""
+    """Return `text` on one line, with escapes, and shortened by `without_middle`."""
     text = without_middle(text, longest)  # shorten long text before escaping, which is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)

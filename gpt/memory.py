@@ -29,7 +29,7 @@ def check_memory(
 ) -> None:
     """Raise OutOfMemory if the sum of `parts` (bytes) exceeds `free`, by default `free_bytes()`.
 
-    The message names the computation `work` and its parts above 5 % of the sum, then the `advice`.
+    The message has `work` (what is computed), the parts above 5 % of the sum, and the `advice`.
     """
     needed = sum(parts.values())
     if needed <= ALWAYS_FREE and free is None:

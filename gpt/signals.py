@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: training finishes its step and is saved before the call ends."""
+"""Handle Ctrl-C, SIGTERM and SIGHUP: finish the training step, save, and then stop training."""
 
 import contextlib
 import os

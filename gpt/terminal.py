@@ -95,7 +95,7 @@ def render_table(
     width: int | None = None,
     drop: Sequence[str] = (),
 ) -> str:
-    """Render the table that `make_table` makes. With `width` None, lines may have any length.
+    """Render the table that `make_table` returns. If `width` is None, lines may have any length.
 
     If lines would exceed `width`, the columns titled `drop[0]`, `drop[1]` and so on are left out
     until the table fits. A last line names the omitted titles. Titles not in `heading` are ignored.

@@ -1,6 +1,6 @@
 """The attention weights of a model on a text, and the residual streams that they act on.
 
-Shapes use n_layer layers, H heads, T characters, V distinct characters and C channels.
+Shapes use n_layer layers, H heads, T characters, vocabulary size V and C channels.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ def attend(model: GPT, ids: Tensor) -> Attention:
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the logits (1, T, V) for `ids` (T,), and n_layer + 1 residual streams (1, T, C)."""
+    """Return for `ids` (T,): logits (1, T, V), each block's input and the last output (1, T, C)."""
     streams = [model.embed(ids.to(model.head.weight.device)[None])]
     for block in blocks_of(model):
         streams.append(block(streams[-1]))

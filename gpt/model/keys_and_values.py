@@ -69,7 +69,7 @@ def offset_keys(k: Tensor) -> Tensor:
 
 
 class Cache:
-    """Keys and values of B texts, stored to compute them only once; each text has at most T ids.
+    """Keys and values of B texts of at most T ids, stored so that each is computed only once.
 
     Prefill: `model(ids, cache)` with ids (B, t) stores the first t characters of each text in an
     empty cache. Decode: `model(ids, cache)` with ids (B, 1) appends one character to each text; the
@@ -112,7 +112,7 @@ class Cache:
     def before(self, distance: int) -> Tensor:
         """Return the id `distance` characters before each text's newest character, (B, 1).
 
-        The id is MASKED if the text has fewer than `distance` characters.
+        The id is MASKED if fewer than `distance` characters precede the newest one.
         """
         positions = self.lengths_on_device[:, None] - distance
         return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)

@@ -44,7 +44,7 @@ def open_engine(
     """Return an engine for B texts, after checking that there is enough memory.
 
     On a CPU, the engine uses numpy, because importing torch takes seconds. If `device` is auto, the
-    CPU is used if there is no GPU, or if it samples all texts in seconds. `length` is the number of
+    CPU is used without a GPU, or if the CPU samples all texts in seconds. `length` is the number of
     characters of each sample (None if unknown), `prompt` the number of ids of the longest prompt.
 
     Raises:

@@ -57,7 +57,7 @@ class Generator:
     def step(self, given: list[int] | None = None) -> tuple[list[int], NDArray[np.float64]]:
         """Append an id to each of the B texts: the `given` ids or, if None, ids that are drawn.
 
-        Return the appended ids, and the log-probabilities (B, V) before `bias` and the rules.
+        Return the appended ids, and the model's log-probabilities (B, V), without `bias` and rules.
         """
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
@@ -102,10 +102,10 @@ def generate(
     stops: Sequence[str] = (),
     keep_stop: bool = False,
 ) -> Iterator[Chunk]:
-    """Continue each prompt for `length` characters, or until one of `stops`; yield `Chunk`s.
+    """Continue each prompt for `length` characters, or up to one of `stops`; yield `Chunk`s.
 
     Chunks of different samples are interleaved. Characters that may be the beginning of a stop
-    string are held back. `prompts` are ids, and the engine has a row for each. The stop string is
+    string are held back. Each prompt is a list of ids, and has a row in `engine`. A stop string is
     part of the sample only with `keep_stop`.
 
     Raises:
@@ -146,7 +146,7 @@ def generate_text(
     rules: SampleConfig = PLAIN,
     step: int = 0,
 ) -> str:
-    """Return `length` characters that `model` adds to `prompt`, drawn by `seed` and `step`."""
+    """Return `length` characters that `model` adds to `prompt`, seeded by `seed` and `step`."""
     ids, streams = encode_prompt(prompt, vocabulary), sample_streams(seed, [0], step)
     chunks = generate(engine_of(model, 1), vocabulary, [ids], streams, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

@@ -1,6 +1,6 @@
 """The kinds of backward passes: in threads of a CPU, as a CUDA graph, or on several ranks.
 
-A rank is one of the processes that train one model. Each computes the gradient of its own windows
+A rank is one of the processes that train one model. Each rank computes the gradient of its share
 of the batch. DistributedDataParallel averages the gradients during the last backward pass of a step
 (Li et al. 2020, arXiv:2006.15704).
 """
@@ -50,13 +50,13 @@ def make_backward(config: Config, model: GPT, device: torch.device, ranks: Ranks
 class RecordedBackward(Backward):
     """Backward pass that is recorded as a CUDA graph, which starts all kernels at once.
 
-    A batch of another shape is recorded anew. On accelerators without CUDA, nothing is recorded.
+    A new graph is recorded when the shape of the batch changes. Without CUDA, none is recorded.
     """
 
     inputs: tuple[Tensor, ...] = ()  # x and y that `replay` reads
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set each `.grad` for the batch `x`, `y`, (B, T); return the loss."""
+        """Set each parameter's `.grad` for the batch `x`, `y`, (B, T) each; return the loss."""
         if not self.inputs or self.inputs[0].shape != x.shape:
             self.inputs = tuple(torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.replay = replayed(self._compute_inputs, self.device, self.masks)
@@ -89,7 +89,7 @@ class WorkerBackward(Backward):
         self.pool = ThreadPoolExecutor(self.workers)
 
     def parts(self, x: Tensor, y: Tensor) -> Parts:
-        """Divide `x` and `y`, (B, T) each, into parts that fit into the caches of the workers."""
+        """Divide `x` and `y`, (B, T) each, into parts for the workers; see `chunk_count`."""
         divided: list[tuple[Tensor, Tensor]] = []
         for x_part, y_part in super().parts(x, y):
             # `chunk` can return fewer than `count` parts: `chunk(3)` divides 4 windows into 2 and 2
@@ -99,7 +99,7 @@ class WorkerBackward(Backward):
         return divided
 
     def accumulate(self, parts: Parts) -> Tensor:
-        """Add the gradients of each part to `.grad`, in order; return the sum of the losses."""
+        """Add each part's gradients to `.grad`, in the order of `parts`; return the summed loss."""
         if self.workers == 1:
             return super().accumulate(parts)
         total = torch.zeros((), dtype=torch.float32)
@@ -154,7 +154,7 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many chunks to split `B` windows into: a multiple of `workers`, or `B` if less.
+    """Return how many chunks to split `B` windows into: a multiple of `workers`, but at most `B`.
 
     The residual stream of a chunk, (windows, T, C), has at most about CHUNK_NUMBERS numbers.
     """
@@ -186,7 +186,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: on CUDA, a GPU that no other rank uses.
+    """Return `device` or, for one of several ranks on CUDA, a GPU that no other rank uses.
 
     Raise DeviceError if there are fewer GPUs than ranks, or if ranks cannot use `device` (MPS).
     """

@@ -94,7 +94,7 @@ class EnsembleStep:
         self.running = started
 
     def _finish(self) -> None:
-        """Wait for all calls, and raise their errors."""
+        """Wait for the calls that `_for_each_member` started, and raise their errors."""
         running, self.running = self.running, []
         wait(running)
         for future in running:
@@ -136,11 +136,11 @@ def build_step(
 
 
 def with_compile_choice(config: Config, model: LanguageModel, device: torch.device) -> Config:
-    """Return `config`; on CUDA, set `train.compile` auto to off if compiling would not save time.
+    """Return `config`, with `train.compile` off instead of auto if compiling would not save time.
 
-    The choice is saved in the config of a new run, and kept by a resume for more steps. A config
-    with `train.plans` is unchanged, because it repeats another run. Training takes about six
-    float operations for each parameter and character (arXiv:2001.08361).
+    A new run saves this choice in its config, and a resume for more steps keeps it. Without CUDA,
+    or with `train.plans` (the config repeats another run), `config` is unchanged. Training is
+    assumed to take six float operations for each parameter and character (arXiv:2001.08361).
     """
     if compile_mode(config.train.compile, device) != "auto" or config.train.plans:
         return config

@@ -1,4 +1,4 @@
-"""Show and record a run: the progress bar, metrics.jsonl, events for a function of the caller."""
+"""Show and record a run: a progress bar, metrics.jsonl, and calls of the user's `on_event`."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ METRICS = "metrics.jsonl"
 class Callback:
     """Receives the events of a run on rank 0. Each method does nothing by default.
 
-    `step` is the number of steps done.
+    `step` is the number of steps done. `is_best` is true if no earlier val loss was as low.
     """
 
     def on_step(self, step: int) -> None:
@@ -227,9 +227,9 @@ class AppendOnlyFile:
 
 
 def delete_records_after(run: Path, step: int, *, pending: bool) -> None:
-    """Delete damaged lines, and all records after `step`, the step at which the run resumes.
+    """Delete damaged lines and all records after `step` from the metrics.jsonl of `run`.
 
-    If `pending`, the evaluation of `step` will be repeated: delete the metrics of `step`, too.
+    If `pending`, the run will repeat the evaluation of `step`: delete the metrics of `step`, too.
     """
     path = run / METRICS
 

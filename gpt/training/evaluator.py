@@ -66,7 +66,7 @@ class Progress:
         self.best_loss, self.best_step, self.since_best = self.loss, step, 0
 
     def overfit_warning(self) -> str:
-        """Return a warning after OVERFIT_EVALUATIONS evaluations without a new best loss, or ""."""
+        """Return a warning when `since_best` reaches OVERFIT_EVALUATIONS, else an empty string."""
         if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
             return ""
         return (
@@ -75,7 +75,7 @@ class Progress:
         )
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return the reason for an early stop by the settings `train`, or an empty string."""
+        """Return why the settings `train` end training early; an empty string if they do not."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             part = " on a part of val" if train.eval_characters else ""
@@ -106,18 +106,18 @@ class Evaluator:
         self.reason_to_stop = ""  # why training ends at this step; empty while it continues
 
     def evaluate(self, step: int, part_done: Fraction) -> dict[str, float]:
-        """Compute the val loss, record if `step` is the best so far, and decide if training ends.
+        """Compute the val loss; record whether `step` is the best so far and whether training ends.
 
         `part_done` is the fraction of the run that is done after `step` steps; at 1, training ends.
 
         Returns:
             Losses by name, in nats per id: `val_loss` on the whole val split, or `val_loss_part`
             if `train.eval_characters` limits evaluations to a part. The evaluation that ends
-            training returns both. An ensemble adds each member's loss; see `_score`. If ids are
-            bytes and the whole split is scored, `val_loss_per_character` is added.
+            training returns both. With an ensemble, each member's loss is included; see `_score`.
+            If ids are bytes, `val_loss_per_character` accompanies `val_loss`.
 
         Raises:
-            Stopped: a stop was requested; the attributes are unchanged.
+            Stopped: a stop was requested; the attributes of this object are unchanged.
             Diverged: a loss is NaN or infinite.
         """
         train, ids = self.context.config.train, self.units.ids
@@ -146,7 +146,7 @@ class Evaluator:
         return losses
 
     def sample(self, step: int) -> str:
-        """Return `train.sample_length` characters that the model generates after `step` steps."""
+        """Return `train.sample_length` characters that the model generates, seeded by `step`."""
         config = self.context.config
         return generate_text(
             self.model,
@@ -239,7 +239,7 @@ def advise(
     untrained_loss: float,
     is_limited: bool = False,
 ) -> str:
-    """Return a sentence on what would help most, decided from the losses at the end of a run.
+    """Return a sentence on what would lower the val loss most, decided when a run has ended.
 
     `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
     fell in the second half of the run; twice the time would lower the val loss about as much again.

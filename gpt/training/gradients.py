@@ -43,9 +43,10 @@ class Backward:
             set_generator(model, self.masks)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Set each `.grad`, for the batch of `step`: inputs `x`, targets `y`, (B, T), on the CPU.
+        """Set each parameter's `.grad` for inputs `x` and targets `y`, (B, T), on the CPU.
 
-        Return this rank's part of the mean loss. Raise TrainingError if memory runs out.
+        The dropout masks depend on `step`. Return this rank's part of the mean loss. Raise
+        TrainingError if memory runs out.
         """
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
@@ -62,11 +63,11 @@ class Backward:
             return self.compute(x, y)
 
     def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set each `.grad`, and return the loss, for a batch `x`, `y` on the CPU, (B, T) each."""
+        """Set each parameter's `.grad` for `x` and `y`, (B, T), on the CPU; return the loss."""
         return self.accumulate(self.parts(self.on_device(x), self.on_device(y)))
 
     def accumulate(self, parts: Parts) -> Tensor:
-        """Add the gradients of each part to `.grad`; return the sum of the losses."""
+        """Add the gradients of each part to `.grad`; return the sum of the parts' losses."""
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         is_ddp = isinstance(self.forward, DistributedDataParallel)
         for i, (x, y) in enumerate(parts, start=1):
@@ -78,7 +79,7 @@ class Backward:
         return total
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the summed loss on `x`, `y`, (B, T), divided by the ids of the whole batch."""
+        """Return the summed loss on `x`, `y`, divided by the number of ids in all ranks' batch."""
         if self.fused:
             with autocast(self.device, self.precision):
                 hidden = self.forward.hidden(x).flatten(0, 1)  # (B T, C)

@@ -14,7 +14,7 @@ ACCELERATOR_LOGITS_AT_ONCE = 2**24  # as LOGITS_AT_ONCE; fewer would not keep a 
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
+    """Return cross_entropy(x @ weight.T, targets, reduction="sum"), storing no (N, V) logits.
 
     Logits, loss and gradients are computed for a few rows of `x` at a time (Liger Kernel,
     arXiv:2410.10989, section 3.2). On a CPU, this is faster, because these logits fit into the

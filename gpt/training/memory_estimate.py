@@ -53,7 +53,7 @@ def check_training_memory(
 def training_bytes(
     config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
 ) -> dict[str, float]:
-    """Estimate the bytes that training takes on this rank, by part, within a factor of 1.5."""
+    """Estimate the bytes on this rank by part, such as `weights`, within a factor of 1.5."""
     model, train, on_cpu = config.model, config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
@@ -101,7 +101,7 @@ def fits(config: Config, vocabulary_size: int, device: torch.device, ranks: Rank
 
 
 def with_fewest_micro_batches(config: Config, fits: Callable[[Config], bool]) -> Config:
-    """Return `config` with the fewest micro-batches that `fits` accepts; unchanged if none does."""
+    """Return `config` with the fewest micro-batches for which `fits` is true, else unchanged."""
     B = config.train.batch_size
     for count in (n for n in range(1, B + 1) if B % n == 0):
         divided = config.changed(train={"accumulation": count}) if count > 1 else config

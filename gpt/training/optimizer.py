@@ -214,7 +214,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """By `config.optimizer`, return AdamW, or Muon for the blocks' matrices and AdamW for the rest.
+    """Return AdamW for all weights, or Muon for the blocks' matrices and AdamW for the rest.
 
     Biases and LayerNorms have no weight decay. With Muon, embeddings and the head have none either.
     `dtype` is the dtype of Muon's matrix products.

@@ -1,6 +1,6 @@
 """`RunState`: what a new, fine-tuned, resumed or rolled-back run starts from.
 
-Fine-tuning adds the new characters of the text to the run's vocabulary. V is the resulting size.
+Fine-tuning adds the new characters of its text to the old run's vocabulary. V is the new size.
 
 A step diverges if its loss or its gradient is NaN or infinite. Such a step is skipped, in an
 ensemble only by the affected members. After MAX_SKIPPED_STEPS in a row, the run rolls back to its
@@ -85,8 +85,8 @@ def new_state(context: RunContext, stopwatch: Stopwatch) -> RunState:
 def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     """Load the run's last checkpoint, to continue the run with the settings `context.config`.
 
-    With `extend`, a finished run can continue, too, and `train.minutes` is additional time. Raise
-    ConfigError, UsageError or CheckpointError if the run cannot continue.
+    With `extend`, a finished run can continue, too, and `train.minutes` adds to the time used so
+    far. Raise ConfigError, UsageError or CheckpointError if the run cannot continue.
     """
     data, state = context.ranks.broadcast(recover, context.folder)
     if data.had_counts:
@@ -123,7 +123,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
 
 @contextmanager
 def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
-    """Convert errors in a `with` block to a CheckpointError: the state is of another model."""
+    """Convert an error of loading a training state in the `with` block to a CheckpointError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -204,7 +204,7 @@ def initial_model(
     """Return the model of step 0, and the provenance of its weights.
 
     The provenance of new weights is empty. For weights of the run `train.init_from`, it contains
-    the path of that run, the step, and the SHA-256 of the weights.
+    the path of that run, the step of its checkpoint, and the SHA-256 of the weights.
     """
     if config.train.init_from is None:
         return make_model(config.model, len(vocabulary), config.seed).to(device), {}
@@ -253,7 +253,7 @@ def read_results(
     progress: Progress,
     on_skip: Callable[[int, str], None],
 ) -> dict[str, float]:
-    """Wait for the results `unread` of the last steps, oldest first, and count skipped steps.
+    """Wait for `unread`, the results of the last steps (oldest first); count skipped steps.
 
     `step` is the number of steps done, including those in `unread`. `on_skip` is called with the
     number of each skipped step, and the reason.

@@ -49,7 +49,7 @@ class Schedule:
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
     def plan_at(self, step: int) -> int | None:
-        """Return the number of steps of the run that was planned at `step`; None if none was."""
+        """Return the total of steps in the plan made at `step`; None if no plan was made then."""
         return dict(self.plans).get(step)
 
     def stored(self, config: Config) -> Config:
@@ -90,11 +90,11 @@ class Schedule:
         return self.batch_size * self.T // T, T
 
     def steps_of_each_shape(self) -> list[int]:
-        """Return a step number for each batch shape: `self.steps` and, if its shape differs, 0."""
+        """Return one step for each batch shape: `self.steps` and, if step 0 has another, 0."""
         return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:
-        """Return which fraction of the steps from `step` on has windows of `train.first_window`."""
+        """Return the fraction of steps from `step` on that have windows of `train.first_window`."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0

@@ -65,7 +65,7 @@ def train_run(
     order in which floats are added, and the dropout masks.
 
     `should_stop` is also called by threads of an evaluation. The clock of `stopwatch` returns the
-    seconds since the command began, by default since this call.
+    seconds since the command began. If `stopwatch` is None, time is counted from this call.
     """
     called_at = time.perf_counter()
     stopwatch = stopwatch or Stopwatch(lambda: time.perf_counter() - called_at)

@@ -37,7 +37,7 @@ WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
 
 class TensorBoard(Callback):
-    """Writes events to a file, a new one for each start or resume."""
+    """Writes events to a file. Each start, resume or rollback of the run opens a new file."""
 
     def __init__(self, context: RunContext, next_step: int | None) -> None:
         """Open a new event file. Its name contains the time: TensorBoard sorts files by name.

@@ -53,7 +53,7 @@ class Stopwatch:
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> float:
-        """Count the seconds since the last lap as `times` repetitions of `work`; return them."""
+        """Count the seconds since the last lap as `times` x `work`; return these seconds."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
@@ -71,7 +71,7 @@ class Stopwatch:
     def step_s(self, T: int) -> float:
         """Return the mean seconds of a step with windows of `T` ids, measured or estimated.
 
-        The estimate is the probed time, times the slowdown of steps with another T since the probe.
+        The estimate is the probed time, scaled by the slowdown since then of steps with another T.
         """
         both = [work for work in self.seconds if isinstance(work, int) and work in self.probed]
         slowdown = self.seconds[both[-1]] / self.probed[both[-1]] if both else 1.0
@@ -106,7 +106,7 @@ class Stopwatch:
         self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks, seconds: float = PROBE_S) -> float:
-        """Return the mean seconds of a few calls of `work`, except the first, slower one."""
+        """Return the mean seconds of calls of `work`; omit the first, slower one if possible."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= seconds):
             self.start()
@@ -141,7 +141,7 @@ class TimeBudget:
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
     def val_part(self, config: Config) -> float:
-        """Return the fraction of val to keep: 1 if the user chose val, or scoring it is fast."""
+        """Return the fraction of val to keep: 1 if the config sets val, or scoring val is fast."""
         whole_s = self.score_s(self.val_characters)
         is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
         if is_given or whole_s <= WHOLE_PART * self.limit_s:
@@ -175,7 +175,7 @@ class TimeBudget:
         return load_config(config, settings)
 
     def first_total(self, schedule: Schedule, step: int) -> int:
-        """Return how many steps the whole run can have; raise UsageError if no more step fits."""
+        """Return how many steps the run can have; raise UsageError if none fits after `step`."""
         step_s = self.step_s(schedule, step)
         closing_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
         if (missing_s := step_s + closing_s - self.remaining_s) > 0:
@@ -230,7 +230,7 @@ class TimeBudget:
         return self.total_steps(Schedule(config), 0)
 
     def with_short_evaluations(self, config: Config) -> Config:
-        """Return `config`, with `train.eval_characters` set if scoring all of val is too slow."""
+        """Return `config`, limited by `train.eval_characters` if scoring all of val is too slow."""
         schedule = Schedule(config)
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))

@@ -118,13 +118,13 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def end_previous_lap(self, T: int) -> None:
-        """Add the time since the last step to SAMPLING after an evaluation, else to the steps."""
+        """Count the time since the last step as SAMPLING after an evaluation, else as step time."""
         was_evaluated = self.metrics.keys() & {"val_loss", "val_loss_part"}
         work, times = (SAMPLING, 1) if was_evaluated else (T, 0)  # 0: add seconds, but no step
         self.stopwatch.lap(work, times)
 
     def read_due_results(self) -> dict[str, float]:
-        """If results are due, wait for all unread ones; return the newest step's metrics, or {}."""
+        """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
         periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
         stops = self.context.ranks.size == 1 and self.context.should_stop()  # else see `agree`
@@ -160,7 +160,7 @@ class Trainer:
             callback.on_evaluation(self.step, losses, self.evaluator.is_best)
 
     def do_what_is_due(self) -> None:
-        """Evaluate, log, plan and save, if each is due. If a stop is requested, save and stop."""
+        """Evaluate, log, plan and save, each only if due. If a stop is requested, save and stop."""
         self.evaluate()
         if self.metrics:
             for callback in self.callbacks:
@@ -201,7 +201,7 @@ class Trainer:
             self.write_checkpoint()
 
     def replan(self, total: int) -> None:
-        """If `total` > 0, plan `total` steps for the whole run; report a plan made at this step."""
+        """If `total` > 0, plan `total` steps for the whole run. Report this step's plan, if any."""
         self.furthest_step = max(self.furthest_step, self.step)
         if total:
             self.schedule.replan(self.step, total)
