@@ -134,7 +134,7 @@ class Evaluator:
             best_val_loss = progress.best_loss if reason else math.inf
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
-                best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
+                best_val_loss = losses["val_loss"] if is_best else self._score_best()
                 if not early and losses["val_loss"] < best_val_loss:  # better on the whole split
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.set_best(step)
@@ -218,7 +218,7 @@ class Evaluator:
         members = {f"{name}_member_{m}": each for m, each in enumerate(others, start=1)}
         return {name: loss} | members
 
-    def _score_best(self, step: int) -> float:
+    def _score_best(self) -> float:
         """Return the best checkpoint's loss on the whole val split; restore the current weights."""
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
