@@ -42,12 +42,12 @@ def evaluate(
         by: properties by which to break the loss down: position, script or character.
         memorisation: whether to also search samples of the model, and the text, for passages of 32
             ids that occur in the train split.
-        surprise: whether to also return the loss and five likeliest ids, for the first 2**20 ids.
+        surprise: whether to also return, for each of the first 2**20 ids, its loss and the five
+            ids that were likeliest in its place.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
-        simple predictors. On the val split, `loss` is the val loss of training, in nats per id
-        (character or byte).
+        simple predictors. `loss` is in nats per id (character or byte); on val, it is the val loss.
 
     Raises:
         UsageError: an argument is wrong, or the run's text has changed.

@@ -94,7 +94,7 @@ class Model:
     def prepare(
         self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
     ) -> str:
-        """Normalise a prompt like the training text, and check that its characters have ids.
+        """Normalise a prompt to match the training text; check that its characters have ids.
 
         Args:
             prompt: any text.
@@ -156,8 +156,8 @@ class Model:
             prompts: the texts to continue; a str is one prompt. They are normalised by `prepare`.
             num_samples: the number of samples of each prompt.
             length: the number of characters of a sample; by default the run's `sample.length`.
-            seed: the seed of the random draws; by default the seed of the run. Each sample of a
-                prompt has its own draws.
+            seed: the seed of the random draws; by default the seed of the run. The draws differ
+                between the samples of a prompt, but are the same for each prompt.
             stops: strings that end a sample; a str is one string.
             keep_stop: whether the stop string is part of the sample.
             rules: changes of the config's section `sample`, such as `{"temperature": 0.5,

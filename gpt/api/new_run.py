@@ -46,9 +46,9 @@ def resolve(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps` but not `train.plans`, the other settings of the run's
-    length are removed from `config`: `train.minutes`, `train.plans` and `train.max_steps`. For
-    `inherit` see `load_config`.
+    If `settings` contain `train.steps` but not `train.plans`, these values in `config` are
+    discarded: `train.minutes`, `train.plans` and `train.max_steps`. For `inherit` see
+    `load_config`.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
@@ -80,7 +80,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert numpy and torch values; wrap others in a list, so that validation fails."""
+            """Convert numpy and torch values; return others as a list, which validation rejects."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
         plain_settings = to_jsonable_python(settings, fallback=plain)

@@ -25,12 +25,12 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
     val loss from its training is used, without a confidence interval for unseen texts.
 
     Args:
-        runs: one or several runs or sweeps, by folder or by name under `runs/`, and files with
-            nanoGPT's log.
+        runs: a sweep, or at least two runs, by folder or by name under `runs/`. A file with the
+            output of nanoGPT's training counts as a run.
 
     Returns:
         A Comparison: the rows, and the difference between the first row and each other row.
-        All losses are in nats per character, so runs of different vocabularies can be compared.
+        Losses are in nats per character (nanoGPT: per token), so vocabularies may differ.
 
     Raises:
         UsageError: there is no such run, the val texts of two runs differ, a text has changed, or
@@ -80,7 +80,7 @@ def _paths(name: str) -> list[Path]:
 
 
 def _log(path: Path) -> "ComparedRun":
-    """Read a log that nanoGPT printed; its val losses are estimates on random windows."""
+    """Read a log that nanoGPT printed. The val losses in it are estimates on random windows."""
     from gpt.evaluation.comparison import ComparedRun, read_nanogpt_log
 
     curve, parameters = read_nanogpt_log(path)
@@ -136,7 +136,7 @@ def _measure(folder: Path) -> "ComparedRun":
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
-    For a run of a sweep with `train.minutes`, return the settings before training. Training sets
+    If a sweep set `train.minutes` for the run, return the settings before training. Training sets
     `train.steps` to the number of steps that fit into the minutes, which differs between seeds.
     """
     from gpt.config.schema import values

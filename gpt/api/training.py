@@ -49,8 +49,8 @@ def train(
     In the main thread, Ctrl-C or a notebook's stop button ends training after the current step,
     saves the state, and raises KeyboardInterrupt with a message that says how to resume. A second
     Ctrl-C stops at once. Unlike the command line, this function does not handle SIGTERM and SIGHUP.
-    In another thread, such as that of `asyncio.to_thread`, it does not notice Ctrl-C, so pass a
-    `should_stop` that does.
+    In another thread, such as that of `asyncio.to_thread`, Ctrl-C does not end training, so pass
+    `should_stop` to end it.
 
     `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and more
     keys, which depend on `kind`:
@@ -71,7 +71,7 @@ def train(
             By default, settings are chosen for the text and for `minutes` (default 5). If
             `settings` contain `train.steps`, `train.plans` or `train.init_from`, nothing is chosen,
             and the default settings are used.
-        text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
+        text: one or more, each a file, a folder, a glob, `-` for standard input, `python-docs`,
             `python-source` or `tinyshakespeare`. It replaces `data.source` (default python-docs).
         minutes: the time of the whole call in minutes. It replaces `train.steps` and
             `train.plans` of the config.
@@ -87,7 +87,7 @@ def train(
             and during an evaluation, possibly from another thread. If it returns True, training
             stops and its state is saved.
         on_event: called for each event, see above.
-        clock: returns the seconds of `minutes` that are used; by default, those since this call.
+        clock: returns how many seconds of `minutes` have passed; by default, those since this call.
 
     Returns:
         An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats

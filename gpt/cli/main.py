@@ -1,6 +1,6 @@
 """The command line: its commands, exit codes, streams and messages.
 
-Exit codes: 0 success; 1 failure; 2 wrong usage; 128 + the number of the signal that stopped it.
+Exit codes: 0 success; 1 failure; 2 wrong usage; 128 + the number of the signal that stopped gpt.
 Torch, and all modules that import it, are imported inside the commands, so that help and config
 errors appear at once.
 """

@@ -37,7 +37,7 @@ OTHER_NAMES = {  # names that other projects use for a setting
 def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the message of each mistake that pydantic found in a config.
 
-    If only a section of a config was validated, `section` is the prefix of its keys: `sample.`.
+    If only a section was validated, `section` is the prefix of its keys, such as `sample.`.
     """
     for mistake in error.errors(include_url=False):
         if mistake["type"] != "default_factory_not_called":  # another mistake causes this type

@@ -79,9 +79,9 @@ def cannot_resume(tree: Any) -> str | None:
 def upgraded(tree: Any) -> Any:
     """Return the stored config `tree` of an old run without the settings in `REMOVED_SETTINGS`.
 
-    `data.documents: separator`, a removed value, becomes the default. An attention
-    window replaces `model.T`, because only n-gram counts could see more characters. The results of
-    the network are unchanged. Some runs can be loaded, but not resumed: see `cannot_resume`.
+    The removed value `separator` of `data.documents` becomes the default. `model.T` becomes the
+    attention window if there was one: only n-gram counts saw more characters. The results of the
+    network are unchanged. Some runs can be loaded, but not resumed: see `cannot_resume`.
 
     Raises:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.

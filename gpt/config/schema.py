@@ -324,5 +324,5 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def explicit(config: Config) -> dict[str, Any]:
-    """Return the values of `config` that were set, by dotted key; omit defaults."""
+    """Return the values of `config` that were set, even if equal to a default, by dotted key."""
     return flat(config.model_dump(exclude_unset=True))

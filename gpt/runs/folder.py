@@ -28,7 +28,7 @@ MAX_SWEEP_BYTES = 2**26  # largest size of sweep.json, in bytes
 
 
 def run_folders() -> list[Path]:
-    """Return the paths of all entries in `runs/` and in its sweeps; some are not runs."""
+    """Return the paths of all entries of `runs/` and of each sweep there; some are not runs."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -52,7 +52,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_run(name: str | None) -> Path:
-    """Return a run's folder by path or name in `runs/`; that of the newest run if `name` is None.
+    """Return the folder of the run `name` (a path, or a name in `runs/`); None is the newest.
 
     Raises:
         UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
@@ -137,7 +137,7 @@ def check_ours(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of a run on disk. Fields are None if they need a checkpoint and none is readable."""
+    """Summary of a run on disk. Without a readable checkpoint, fields that need one are None."""
 
     name: str  # path below runs/; SWEEP/RUN for a run of a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
@@ -268,7 +268,7 @@ def check_keeps(folder: Path, config: Config) -> None:
 def delete_run(folder: Path) -> None:
     """Delete the files of a run or of all runs of a sweep, and the folders that are then empty.
 
-    Raise UsageError if another process is writing a run.
+    Raise UsageError if another process is writing one of these runs.
     """
     if not is_sweep(folder):
         _delete(folder)

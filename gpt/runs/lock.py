@@ -51,7 +51,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file of a run is a link (it may lead to other folders) or a pipe."""
+    """Raise UsageError if a file of a run is a pipe, or a link, which may lead out of the run."""
     for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

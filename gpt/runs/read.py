@@ -80,7 +80,7 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; try again after an error: another process may be replacing it."""
+    """Read a checkpoint; after an error, try again, as another process may be replacing it."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read_scored(run, which, *tensor_files)
@@ -88,9 +88,9 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _read_scored(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; if its loss on all of val is missing, take it from the last checkpoint.
+    """Read a checkpoint. Look for a missing loss on all of val in the last checkpoint.
 
-    The last checkpoint of a finished run contains the loss of the best checkpoint on all of val.
+    The last checkpoint of a finished run contains the best checkpoint's loss on all of val.
     """
     data = _read(*_find(run, which), *tensor_files)[0]
     if data.val_loss is None and not layout.is_checkpoint(run):
@@ -177,7 +177,7 @@ def _read(
 
 
 def _without_losses(counters: Counters) -> Counters:
-    """Return `counters` without losses, as losses with n-gram counts are not the network's."""
+    """Return `counters` without losses, because these were computed with the n-gram counts."""
     losses = ("loss", "best_loss", "best_step", "val_loss", "since_best")
     numbers = {key: value for key, value in counters.numbers.items() if key != "bits_per_byte"}
     if isinstance(progress := numbers.get("progress"), dict):

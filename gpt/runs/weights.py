@@ -22,5 +22,5 @@ def load_weights(model: LanguageModel, data: CheckpointData) -> None:
 
 
 def weights_of(model: LanguageModel) -> Tensors:
-    """Return weights by parameter name, as arrays; on a CPU, they share the model's memory."""
+    """Return the weights of `model` by name, as arrays; on a CPU, they share its memory."""
     return {name: tensor.numpy(force=True) for name, tensor in model.state_dict().items()}

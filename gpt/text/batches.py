@@ -77,7 +77,7 @@ def scored_windows(
     By default, the windows are consecutive, and each id but the first is a target exactly once. If
     fewer than `T` targets remain at the end, they form a last batch of one shorter window.
 
-    If there are more than `max_targets` targets, yield fewer whole windows, but at least one,
+    If there are more than `max_targets` targets, yield only some whole windows (at least one),
     spread evenly over the text. A batch has at most `max_batch` ids, by default EVAL_CHARACTERS,
     but at least one window.
     """

@@ -89,16 +89,16 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the copy of standard input in `folder`, the folder of a run or sweep.
+    """Return the path of the copy of standard input in `folder`, that of a run or sweep.
 
-    If there is no copy, read standard input and return a copy in the cache.
+    If there is no copy, copy standard input to the cache, and return the path of that copy.
     """
     stored = folder and folder / STORED_INPUT
     return stored if stored and stored.is_file() else _read(sys.stdin)
 
 
 def store_standard_input(text: Path | None, folder: Path) -> None:
-    """Copy `text`, if there is one, to `folder` (of a run or sweep), unless it has a copy."""
+    """Copy `text` to `folder` unless a copy is there; do nothing if `text` is None."""
     stored = folder / STORED_INPUT
     if text is not None and not stored.exists():
         with text.open("rb") as file:

@@ -66,7 +66,7 @@ class Corpus:
         return f"{counted(self.characters, 'character')}, {ids}"
 
     def check_fits(self, T: int, data: DataConfig) -> None:
-        """Raise TextError, with advice for `data`, unless both splits have more than `T` ids."""
+        """Raise TextError (with advice based on `data`) unless both splits have over `T` ids."""
         shortest, needed = min(len(self.train), len(self.val)), ""
         if shortest > T:
             return

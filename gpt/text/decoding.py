@@ -58,7 +58,7 @@ def encoding_of(head: bytes, encoding: str) -> str:
 
 
 def has_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether `blocks` are valid UTF-8 and not all ASCII. The last character may be cut."""
+    """Return whether `blocks` are UTF-8 but not only ASCII. They may end within a character."""
     decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:
@@ -133,7 +133,7 @@ def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
 
 
 def _sample_around(content: bytes, start: int) -> bytes:
-    """Return whole lines of `content` around index `start`, at most ENCODING_SAMPLE_BYTES."""
+    """Return up to ENCODING_SAMPLE_BYTES around `content[start]`, in whole lines if possible."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
     if len(sample) == ENCODING_SAMPLE_BYTES:  # end the sample between characters
@@ -142,10 +142,10 @@ def _sample_around(content: bytes, start: int) -> bytes:
 
 
 def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str | None:
-    """Return the most likely encoding of `sample`, which is not UTF-8; None if none is likely.
+    """Return the likeliest encoding of `sample`, bytes that are not UTF-8; None if none is likely.
 
     charset-normalizer measures how well each of the `candidates` fits. If several fit about equally
-    well, return the first. cp1254 is only considered for Turkish; otherwise it equals cp1252.
+    well, return the first. cp1254 is only considered for Turkish; in other texts it equals cp1252.
     """
     import charset_normalizer  # takes 0.1 s; valid UTF-8 does not need it
 
@@ -161,7 +161,7 @@ def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str
 
 
 def advice(found: str) -> str:
-    """Return advice about a file that is not text; `binary_format` returned `found`."""
+    """Return advice about a file that is not text, but of the format `found`."""
     if found == LFS_POINTER:
         return "fetch the text by git lfs pull"
     if found == ZIP:
@@ -182,7 +182,7 @@ def is_binary(text: bytes) -> bool:
     """Return whether `text` contains a NUL, or too many control characters for plain text.
 
     One control character (of CONTROLS) is allowed. More are allowed if their fraction of the bytes
-    is at most MAX_CONTROLS. To save time, only the first COUNTED_BYTES bytes are counted.
+    is at most MAX_CONTROLS. To save time, controls are counted only in the first COUNTED_BYTES.
     """
     beginning = text[:COUNTED_BYTES]
     controls = len(beginning) - len(beginning.translate(None, CONTROLS))

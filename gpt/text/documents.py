@@ -87,7 +87,7 @@ class Source:
 
 
 class Normalizer:
-    """Normalises texts of any size, which are passed in chunks of valid UTF-8."""
+    """Changes the line ends CRLF and CR to LF in texts of any size, passed in chunks of UTF-8."""
 
     def __init__(self) -> None:
         self.line_ends = 0  # number of CRLF and CR line ends that were changed to LF
@@ -153,10 +153,10 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 
 
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose random documents for val, at least one; return whether each is chosen.
+    """Choose random documents for val, at least one; return a bool for each document.
 
-    `lengths` are in characters. Val is to have about the `fraction` of all characters; at least one
-    document with text remains for train.
+    `lengths` are in characters. The chosen documents have about `fraction` of all characters. If
+    two documents or more have text, train keeps at least one with text.
     """
     total, held = sum(lengths), 0
     wanted = fraction * total

@@ -53,7 +53,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield this part's documents; put separators between files or records, but not lines."""
+        """Yield this part's documents; separate files and records, but not the lines of a file."""
         separator = FILE_SEPARATOR if self.data.column is None else RECORD_SEPARATOR
         index, is_first = 0, True
         documents = "files" if self.chosen is None else self.data.documents
@@ -89,7 +89,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The name of the text in messages, followed by that of a separate val text."""
+        """The name of the text in messages; it contains the name of a separate val text."""
         return self.source.name + (f" (val: {self.val_source.name})" if self.val_source else "")
 
     @property
@@ -98,7 +98,7 @@ class Task:
         return [self.source] if self.val_source is None else [self.source, self.val_source]
 
     def key(self) -> str:
-        """Return a hash of the text's name, path and settings, for the name of its cache folder."""
+        """Return the cache folder's name: a hash of the text's name, path and settings."""
         places = [
             (source.name, [str(path.absolute()) for path in source.files[:1]])
             for source in self.sources
@@ -113,7 +113,7 @@ class Task:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def fingerprint(self) -> list[str]:
-        """Hash the files of the text and of the val text, to detect changes."""
+        """Return a hash of the files of each of `sources`, to detect changes."""
         try:
             return [quick_sha256(source.files) for source in self.sources]
         except OSError as error:

@@ -87,7 +87,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 @contextmanager
 def naming_errors(name: str) -> Iterator[None]:
-    """Convert errors while reading the file `name` to a TextError about this file."""
+    """Convert errors in a `with` block to a TextError about `name`, the file being read."""
     try:
         yield
     except (GPTError, MemoryError):
@@ -152,10 +152,10 @@ def find_files(
 ) -> Iterator[Path | Skipped]:
     """Yield the files below the folder `root` that `globs` select, sorted by path, each once.
 
-    The path below `root` must also match the glob with the parts `pattern`. Hidden files are
-    ignored, and links are followed. Yield `Skipped` for files and folders already found by another
-    path (so a loop of links ends), broken links, pipes, devices, and the folders of runs and
-    sweeps, because training changes these folders.
+    A file's path below `root` must also match `pattern`, a glob split at its slashes. Hidden files
+    are ignored, and links are followed. Yield `Skipped` for files and folders already found by
+    another path (so a loop of links ends), broken links, pipes, devices, and the folders of runs
+    and sweeps, because training changes these folders.
     """
     at = pattern.index("**") if "**" in pattern else len(pattern)
     starts = glob("/".join(pattern[:at]), root_dir=root) if at else [""]  # noqa: PTH207 (for relative paths)

@@ -49,7 +49,7 @@ def open_source(
     data: DataConfig | None = None,
     stdin: Path | None = None,
 ) -> Source:
-    """Open a text, or several texts as one.
+    """Open a text by its name, or several texts as one.
 
     A name is a built-in text (one of NAMED), a file, a folder, a glob, or `-` for standard input.
     `stdin` is a copy of standard input. If None, standard input is read and copied to the cache.
@@ -107,7 +107,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
 
 
 def _no_such_text(name: str) -> TextError:
-    """Return the error for a TEXT that does not exist, with advice for the usual reasons."""
+    """Return the error for a text that does not exist; advise on usual mistakes in `name`."""
     advice = (
         f"expected {', '.join(NAMED)}, the path of a file or folder, a glob such as "
         f"'texts/*.txt', or - for standard input"

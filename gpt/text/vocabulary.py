@@ -83,7 +83,7 @@ class Vocabulary:
         return ids.tobytes() if self.is_bytes else self.decode(ids).encode()
 
     def begins(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return, for each id, whether it begins a character; some bytes continue one."""
+        """Return a bool for each id: False for a byte that continues a character, else True."""
         if not self.is_bytes:
             return np.ones(len(ids), bool)
         return np.asarray((ids & 0xC0) != 0x80)  # continuation bytes have the leading bits 10
@@ -93,7 +93,7 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id, in text order.
+        """Return the distinct characters of `text` that have no id, in order of occurrence.
 
         If ids are bytes, these are the lone surrogates, which UTF-8 cannot encode.
         """
@@ -128,7 +128,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of each code point, (CODE_POINTS,), or V for a code point without an id."""
+        """Array (CODE_POINTS,): the id of each code point, or V if it has no id."""
         table = np.full(CODE_POINTS, len(self), np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
         return table
@@ -150,7 +150,7 @@ def prepare_prompt(
     what: str = "the text",
     advice: str = "leave them out",
 ) -> str:
-    """Normalise a prompt like the training text, and check that its characters have ids.
+    """Normalise a prompt to match the training text; check that its characters have ids.
 
     With `drop_unknown`, remove characters outside the vocabulary instead, and log their number.
 
@@ -171,7 +171,7 @@ def prepare_prompt(
 
 
 def normalized(text: str, vocabulary: Vocabulary) -> str:
-    """Normalise a short text, such as a prompt.
+    """Normalise a short text, such as a prompt: change its line ends to LF.
 
     If `vocabulary` lacks characters of the text, use the Unicode normal form (NFC or NFD) with the
     fewest unknown characters: `é` is one character in most texts, and two in some.
