@@ -68,8 +68,8 @@ def reference_losses(
 ) -> list[ReferenceLoss]:
     """Return losses of n-gram models and installed compressors in nats per character, lowest last.
 
-    A compressor's loss is computed from how much the compressed train split grows when the text is
-    appended to it. Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
+    A compressor's loss is computed from the compressed size of train and text, minus that of train.
+    Compressors read at most MAX_TRAIN_IDS of train and MAX_TEXT_IDS of the text.
     `ids_per_character` converts nats per id of the text to nats per character.
     """
     losses = {
@@ -111,11 +111,11 @@ class KneserNey:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
-    Here total is the sum of the counts of all ids after the context; freed is the sum of discounts.
-    For n = 0, the context is empty, and P_{n-1} is 1 / V for each id. After a context that was not
-    counted, P_n is P_{n-1}.
+    Here n is the number of ids of context, total is the sum of the counts of all ids after the
+    context, and freed is the sum of their discounts. P_{-1} is 1 / V for each id. After a context
+    that was not counted, P_n is P_{n-1}.
 
-    If there are more than `MAX_COUNTED_IDS` ids, only evenly spread parts are counted. N, the
+    If `ids` has more than MAX_COUNTED_IDS ids, only evenly spread parts of it are counted. N, the
     number of ids in the longest context, is `order`, or `longest_context(V)` if that is lower.
     """
 
@@ -187,7 +187,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]
 
 
 def _keys_of(ids: Ids, V: int, order: int) -> Integers:
-    """Return the keys of all n-grams of `ids` with `order` ids of context, in text order."""
+    """Return, in text order, the keys of all n-grams of `ids` that have `order` ids of context."""
     keys = np.zeros(len(ids) - order, np.int64)
     for i in range(order + 1):
         keys *= V

@@ -102,8 +102,8 @@ class CountedText:
     def unusual_parts(self) -> Iterator[tuple[int, str]]:
         """Yield the start and text of each part that has control or non-ASCII characters.
 
-        The text is the PART_IDS characters of the part and the next LONGEST_MATCH, because a match
-        may begin in one part and end in the next.
+        A part has PART_IDS characters. The LONGEST_MATCH characters after it are included in its
+        text, because a match may begin in one part and end in the next.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):

@@ -60,7 +60,7 @@ class Curve:
 
 
 def read_curve(run: Path, characters_per_step: int) -> Curve:
-    """Read a run's curve, in nats per id, from metrics.jsonl; without this file, an empty curve."""
+    """Return the curve in a run's metrics.jsonl, in nats per id; an empty one without this file."""
     points, final_loss = [], None
     path = run / "metrics.jsonl"
     with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
@@ -79,15 +79,15 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
 
 
 def _loss(record: dict[str, Any], name: str) -> float:
-    """Return the loss `name` of `record`; for an old run with n-gram counts, its network's loss."""
+    """Return the loss `name` of `record`; in old runs with n-gram counts, the loss without them."""
     return float(record.get(f"{name}_network") or record[name])
 
 
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     """Read the curve, in nats per token, and the number of parameters from nanoGPT's output.
 
-    nanoGPT prints the time of some iterations only. The others are assumed to take as long as a
-    printed one nearby. Iterations with an evaluation are not used for this, as they are slower.
+    nanoGPT prints the time of some iterations only. Any other iteration is assumed to take as long
+    as a printed one nearby that has no evaluation; iterations with an evaluation are slower.
     """
     text = path.read_text("utf-8", errors="replace")
 
@@ -205,7 +205,7 @@ def _identity(run: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`; logs have no settings."""
+    """Return the keys of the settings that differ between `runs`; ignore logs, which have none."""
     settings = [run.settings for run in runs if run.settings]
     is_one_text = len({run.text_sha256 for run in runs}) == 1  # one text can have several paths
     ignored = NOT_COMPARED if is_one_text else NOT_COMPARED - {"data.source"}

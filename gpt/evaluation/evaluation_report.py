@@ -69,9 +69,9 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return a group for each label, sorted by the smallest value of each group.
+        """Return a Group for each label, in ascending order of the label's smallest value.
 
-        Several values can have one label: all code points of Latin letters have `Latin`.
+        Several values can have one label: `Latin` is the label of the code points of Latin letters.
         """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
@@ -84,7 +84,7 @@ class Breakdown:
 
 
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
-    """Return the code point of each id's character, and whether the id begins the character.
+    """Return two arrays: the code point of each id, and True for ids that begin a character.
 
     If ids are bytes, each byte of a character has the code point of that character. Bytes that are
     not UTF-8 have the code point U+FFFD.
@@ -171,9 +171,9 @@ class Calibration:
 
 
 class Surprise:
-    """Losses of the first MAX_SURPRISES ids of a text, and the likeliest ids at their positions.
+    """Losses of the first MAX_SURPRISES ids of a text, and the likeliest ids at each position.
 
-    The numbers are stored as small integers; they are 0 for the first id, which is not predicted.
+    Losses and probabilities are stored as small integers; they are 0 for the first, unscored id.
     """
 
     root_of_1 = 255  # the integer that stores the square root of probability 1

@@ -69,8 +69,8 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
 def previous_character_score(weights: Tensor) -> Tensor:
     """Return the mean attention to the previous character, shape (...); NaN if T is 1.
 
-    `weights` are (..., T, T). An induction head uses a head with a high score in an earlier layer:
-    after [A][B] ... [A], the two heads together predict [B] (arXiv:2209.11895).
+    `weights` are (..., T, T). An induction head uses a head of an earlier layer that has a high
+    score: after [A][B] ... [A], the two heads together predict [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 

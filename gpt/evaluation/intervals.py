@@ -1,8 +1,8 @@
 """Confidence intervals of a loss on a text, and of a difference of losses.
 
-The losses of neighbouring characters are correlated. The error of their mean is therefore far
-larger than if they were independent. A text is therefore divided into blocks, whose mean losses are
-almost independent (Schmeiser 1982, "Batch size effects in the analysis of simulation output").
+The losses of neighbouring characters are correlated, so the error of the mean loss is far larger
+than if they were independent. A text is therefore divided into blocks, whose mean losses are almost
+independent (Schmeiser 1982, "Batch size effects in the analysis of simulation output").
 Student's t distribution gives the interval of a mean or of a difference.
 """
 
@@ -38,8 +38,8 @@ class BlockSums:
     """Sums of the losses of a text of `n` ids (or characters), in blocks of consecutive ids.
 
     A block has about 3 sqrt(n) ids. Blocks must be longer than the distance at which losses are
-    correlated, but also short enough that the text has many blocks. Their lengths differ by at most
-    one id, so that the mean over blocks is nearly the mean over the text.
+    correlated, but also short enough that the text has many blocks. Any two blocks differ by at
+    most one id in length, so that the mean over blocks is nearly the mean over the text.
     """
 
     def __init__(self, n: int) -> None:
@@ -69,7 +69,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the interval of mean(b) - mean(a), for two or more values of each.
+    """Return the interval of mean(b) - mean(a); `a` and `b` need two or more values each.
 
     The result equals that of scipy's `ttest_ind(equal_var=False)`.
     """
@@ -100,7 +100,7 @@ def student_quantile(freedom: float) -> float:
 
 
 def seed_mean(values: Sequence[float | None]) -> SeedMean | None:
-    """Return the SeedMean of the runs' `values` that are not None; None if there are none."""
+    """Return the SeedMean of the `values` (one per run) that are not None; None if all are None."""
     known = [value for value in values if value is not None]
     if not known:
         return None

@@ -116,9 +116,9 @@ def timed_ids(T: int, device: torch.device) -> int:
 def map_windows(
     function: Callable[[Window], Result], windows: Iterator[Window], device: torch.device
 ) -> Iterator[Result]:
-    """Yield `function(window)` for each window, in order; on a CPU, compute several in threads.
+    """Yield `function(window)` for each window, in order.
 
-    `windows` are read lazily. On a CPU, each call of `function` uses one thread.
+    `windows` are read lazily. On a CPU, several calls run at once, and each uses one thread.
     """
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))

@@ -3,8 +3,8 @@
 The measure is the share of substrings of COPY_IDS ids that also occur in the train split. Text that
 people wrote can share substrings with train, too, so the evaluated text is measured for comparison.
 
-Substrings are compared by hashes of 64 bits. When 10,000 substrings of samples are searched in a
-text of 10^9 ids, two different substrings have the same hash with a probability of 10^-6.
+Substrings are compared by hashes of 64 bits. If 10,000 substrings of samples are looked up in a
+text of 10^9 ids, the probability that any two different ones have the same hash is about 10^-6.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """How many of the substrings of COPY_IDS ids occur in the train split, as fractions."""
+    """Fractions of the substrings of COPY_IDS ids that occur in the train split."""
 
     copied: float  # fraction of the samples' substrings that occur in train
     in_text: float  # fraction of the evaluated text's substrings that occur in train
@@ -38,8 +38,8 @@ def measure_memorisation(
 ) -> MemorisationReport:
     """Measure how much of `samples`, and of the evaluated `text`, occurs in the train split.
 
-    Of a `text` longer than the samples, only evenly spread parts are measured. Each sample must
-    have at least COPY_IDS ids.
+    If `text` is longer than all samples together, only evenly spread parts of it are measured.
+    Each sample must have at least COPY_IDS ids.
 
     Raises:
         UsageError: `text` is too short.

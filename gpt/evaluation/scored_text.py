@@ -53,10 +53,10 @@ def val_text(corpus: Corpus) -> ScoredText:
 
 
 def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> ScoredText:
-    """Return the whole text of `corpus`, encoded by the vocabulary of the model.
+    """Return the whole text of `corpus`, encoded by `vocabulary`, which is that of the model.
 
-    The ids of `corpus` are bytes if those of `vocabulary` are; otherwise, characters. `train` are
-    the ids of the run's train split; None if its text is missing.
+    The ids of `corpus` must be bytes if those of `vocabulary` are; otherwise, characters. `train`
+    are the ids of the model's train split; None if its text is missing.
 
     Raises:
         TextError: fewer than two characters of the text are in the vocabulary.
@@ -80,7 +80,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
 
 
 def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Encode the characters of `corpus` by `vocabulary`, in a temporary file.
+    """Encode those characters of `corpus` that are in `vocabulary`, into a temporary file.
 
     Return the ids, and the number of UTF-8 bytes of all encoded characters except the first.
     """
@@ -112,10 +112,10 @@ class Scores:
 
 
 def score_text(model: LanguageModel, ids: Ids, k: int = 1) -> Iterator[Scores]:
-    """Yield the scores of all `ids` but the first, in order.
+    """Yield Scores of consecutive parts of `ids`, which cover all ids but the first.
 
     Each id is predicted from the ids before it in its window of `model.config.T` ids. `evaluate`
-    averages the same losses. At least two ids are needed. Each position has min(k, V) likely ids.
+    averages the same losses. At least two ids are needed. `Scores.likely` is (n, min(k, V)).
     """
     device, V = next(model.parameters()).device, members_of(model)[0].head.out_features
     model.eval()

@@ -86,9 +86,10 @@ def describe_text(sources: Sequence[Source], corpus: Corpus, text: Corpus) -> Te
 
 
 def find_duplicates(text: Corpus) -> tuple[float, float]:
-    """Return which fraction of val's characters is in lines, and in long lines, of train.
+    """Return the fraction of val in lines that train also has, and in such lines that are long.
 
-    Only the first MAX_SCANNED_IDS characters of val are searched. Line ends are not counted.
+    The fractions are of the first MAX_SCANNED_IDS characters of val, without line ends. Long lines
+    have LONG_LINE_CHARACTERS or more.
     """
     val = text.vocabulary.decode(text.val[:MAX_SCANNED_IDS])
     lines = Counter(filter(None, val.split("\n")))

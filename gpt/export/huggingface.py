@@ -3,7 +3,7 @@
     config.json  model.safetensors         the model
     modeling_gpt.py                        its class
     tokenizer.json  tokenizer_config.json  a tokenizer without custom code
-    generation_config.json                 the settings of `gpt sample`
+    generation_config.json                 the run's sampling settings
     README.md                              the model card
 
 Exporting needs neither transformers nor torch.
@@ -54,7 +54,7 @@ def export_huggingface(
     Other files in `out` are kept.
 
     Raises:
-        UsageError: `out` is a file, exists without `overwrite`, or contains files but no export.
+        UsageError: `out` is a file or a folder of other files, or exists and `overwrite` is False.
     """
     _check_folder(out, overwrite)
     prefix = "members.0." if member_prefixes(checkpoint.config.model) == [""] else ""

@@ -83,7 +83,7 @@ def attention_page(
     vocabulary: Vocabulary,
     chosen: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """Return an HTML file that shows `analysis`, the attention of the model `title` to `text`.
+    """Return an HTML file that shows `analysis`: the attention of a model called `title` to `text`.
 
     `chosen` are the layer and the head that are shown first, counted from 0.
 

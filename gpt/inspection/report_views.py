@@ -151,7 +151,7 @@ def evaluation_page(report: "EvaluationReport", title: str) -> bytes:
 
 
 def text_table(report: TextReport, width: int = 80) -> str:
-    """Render `report` as lines of at most `width` columns, at most MAX_ROWS rows in a table."""
+    """Render `report` as lines of at most `width` columns; no table has more than MAX_ROWS rows."""
     parts: list[Indented] = [(0, f"{in_one_line(report.text)}\n")]
     parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
     parts.append((2, make_table(("", ""), report_fields(report), "ll")))
@@ -270,5 +270,5 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Format the value of a setting: a string as it is, else as JSON."""
+    """Format the value of a setting: a string as it is, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

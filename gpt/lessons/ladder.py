@@ -48,7 +48,7 @@ def example() -> tuple[Tensor, list[str]]:
 
 
 def draw_batch(ids: Tensor, B: int = 32, T: int = 16) -> list[Tensor]:
-    """Draw B windows; return inputs and targets (B, T), one id later."""
+    """Draw B windows; return inputs (B, T) and targets, one id later."""
     starts = torch.randint(len(ids) - T, (B, 1))
     windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
     return [windows[:, :-1], windows[:, 1:]]
@@ -93,7 +93,7 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
 def fit(
     new_model: Callable[[], nn.Module], steps: int, rate: float = 0.01, ids: Tensor | None = None
 ) -> tuple[nn.Module, float]:
-    """Train a new model on `ids` (default: python-docs' train split); return it and val loss."""
+    """Train a new model on `ids` (default: train of python-docs); return it and its val loss."""
     train_ids, val_ids, _ = python_docs()
     torch.manual_seed(SEED)
     model = new_model()
@@ -106,7 +106,7 @@ def fit(
 def climb(
     rows: Mapping[str, Callable[[], nn.Module]], steps: int, rate: float = 0.01
 ) -> dict[str, float]:
-    """Train a new model for each of `rows`; print and return the losses of the ladder so far."""
+    """Train a model for each of `rows`; print and return the losses of earlier rows and these."""
     names = list(LADDER)
     losses = {name: LADDER[name] for name in names[: names.index(next(iter(rows)))]}
     print("loss on val (nats per character); rows without seconds: from earlier lessons")

@@ -142,7 +142,7 @@ for name, text in written.items():
 #
 # 2. Write the mask of a padded batch.
 def padding_mask(lengths: Tensor, T: int) -> Tensor:
-    """Return (B, 1, T): True for the first lengths[b] keys."""
+    """Return (B, 1, T): True for the first lengths[b] keys of text b."""
 
 
 wanted = torch.tensor([[[1, 1, 0, 0]], [[1, 1, 1, 1]]])

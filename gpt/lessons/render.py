@@ -142,7 +142,7 @@ def to_program(cells: list[Cell], *, answer: bool) -> str:
 
 
 def check(claim: str, got: Tensor | float | None, expected: Tensor | float) -> None:
-    """Print whether two tensors are equal up to rounding, and by how much they differ."""
+    """Print whether `got` equals `expected` up to rounding, and by how much they differ."""
     if got is None:
         print(f"… {claim}: not written yet (the function returns None)")
         return
@@ -184,7 +184,7 @@ def table(
 
 
 def _number(value: float) -> str:
-    """Format an integer as it is, and other numbers with four decimals or, if extreme, as 1e-07."""
+    """Format integers as they are, very small or large numbers as 1e-07, others with 4 decimals."""
     if value == value // 1 and abs(value) < 1e6:
         return str(int(value))
     is_tiny = abs(value) < 5e-5

@@ -58,10 +58,10 @@ def choose_config(
 ) -> tuple[Config, Seconds | None]:
     """Choose size, T, batch, rates, members and token dropout by table.py; log the reason.
 
-    Also return the expected seconds of a step and of scoring a character; None with several ranks.
-    Explicit settings of `base` are kept, except train.steps. `minutes` is the time for the whole
-    command, and `clock` returns the seconds since it began. Each of the `ranks` measures its share
-    of a batch. Raise Interrupted if `should_stop` returns True before a size is measured.
+    Return the config, and the expected seconds of a step and of scoring a character (None with
+    several ranks). Explicit settings of `base` are kept, except train.steps. `minutes` is the time
+    for the whole command; `clock` returns the seconds since it began. Each of the `ranks` measures
+    its share of a batch. Raise Interrupted if `should_stop` returns True before a measurement.
     """
     base = load_config(base, [("train.minutes", minutes)])
     corpus.check_fits(_context(corpus, base, SIZES[0]), base.data)
@@ -105,9 +105,9 @@ class _Chooser:
             self.repeats = may_copy and repeats_much(self.corpus, T)
 
     def choose(self) -> tuple[Config, Choice, Seconds]:
-        """Measure sizes until one is too slow; return the config for the size before it.
+        """Measure larger and larger sizes until one is too slow; choose the size before it.
 
-        Also return the choice behind the config, and the seconds per step and per scored character.
+        Return the config, its Choice, and the expected seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
         size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
@@ -123,9 +123,9 @@ class _Chooser:
         return config, choice, probed
 
     def measure_size(self, size: Size) -> float:
-        """Measure a model of `size`; return how many characters it would see in the time.
+        """Measure a model of `size`; return how many characters it would see in the run's time.
 
-        The first model is always measured. Return 0 for a later one that does not fit into memory.
+        After the first call, return 0 without measuring if the model does not fit into memory.
         """
         config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):
@@ -154,7 +154,7 @@ class _Chooser:
         return sizes
 
     def _config(self, choice: Choice) -> Config:
-        """Return the config for `choice`, with the settings that the user gave."""
+        """Return the config for `choice`; settings that the user gave take precedence."""
         T = _context(self.corpus, self.base, choice.size)
         batch_size = self.kept.get("train.batch_size")
         changes = table.settings(choice, T, batch_size, repeats=self.repeats)
@@ -192,7 +192,7 @@ class _Chooser:
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
-        """Estimate the seconds per step and per scored character from those of a single model."""
+        """Estimate seconds per step and scored character of an ensemble from those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
         members_time = K * MEMBERS_TIME if K > 1 and torch.get_num_threads() > 1 else K
@@ -246,7 +246,7 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of repeated `ids` in windows of `T` ids.
+    """Return the fraction of `ids` that are repeated within their window of `T` ids.
 
     An id is repeated if the `context` ids before it occurred earlier in the window, and the same id
     followed their last occurrence. An induction head predicts such ids (arXiv:2209.11895).

@@ -56,7 +56,7 @@ def estimate_run(
 
     Return the config and the estimate. With `train.minutes`, the config has as many steps as fit
     into the time. `clock` returns the seconds since the command began. `probed` contains earlier
-    measurements of the same model.
+    measurements of the same model, which are then not repeated.
     """
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
     with (
@@ -114,7 +114,7 @@ def estimate_run(
 
 
 def _parameters(config: Config, V: int) -> dict[str, int]:
-    """Return the number of parameters by part, such as `mlp`, of all layers and members."""
+    """Return the number of parameters of each part, such as `mlp`, in all layers and members."""
     counts = Counter[str]()
     for name, shape in parameter_shapes(config.model, V).items():
         part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]

@@ -211,8 +211,8 @@ def _train(
 def _check_unchanged(config: Config, now: Config) -> None:
     """Raise UsageError if a run's config `now` differs from its trial's `config`.
 
-    The path of the text may differ, and what training sets: the choice whether to compile and, with
-    `train.minutes`, the plan of steps and evaluations.
+    Settings may differ if they are paths of the text, or if training changes them: `train.compile`
+    and, with `train.minutes`, the plan of steps and evaluations.
     """
     free = {"data.source", "data.val_source", "train.plans", "train.compile"}
     if config.train.minutes is not None:
@@ -237,7 +237,7 @@ def _scored(result: SweepRun, run: Path, corpus: Corpus, device: str) -> SweepRu
 
 
 def summarise(folder: Path, spec: SweepSpec, results: Sequence[SweepRun]) -> Sweep:
-    """Group the runs that differ only by seed. Sort by mean val loss, failed groups last."""
+    """Group runs that differ only by seed; sort the groups by mean val loss, failed ones last."""
     if len({(trial.text_sha256, trial.config.data.val_fraction) for trial in spec.runs}) > 1:
         log.warning("texts or val splits of the runs differ: compare only losses on the same split")
     groups: dict[str, SweepResult] = {}

@@ -62,7 +62,7 @@ class Trial(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key: those that the user gave, or all if gpt chooses none."""
+        """Settings by dotted key: those that the user gave, or all settings if gpt chooses none."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")
@@ -165,7 +165,7 @@ def check_count(runs: int) -> None:
 
 
 def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
-    """If `change` gives `key` several values, return their texts, else None."""
+    """Return the texts of the several values that `change` gives `key`; None for a single value."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _accepts(key, each) for each in value):
             return None

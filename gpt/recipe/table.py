@@ -99,10 +99,10 @@ class Choice:
 def largest_size(
     sizes: Sequence[Size], seen: Callable[[Size], float], train_characters: int
 ) -> tuple[Size, float]:
-    """Choose a size by rule 1; return it, and on how many characters it would be trained.
+    """Choose a size by rule 1; return it, and how many characters its model would see.
 
-    `sizes` are in ascending order. `seen` returns on how many characters a model of a size would be
-    trained in the run's time. It is called for one size after another, until that is too few.
+    `sizes` are in ascending order. `seen` returns how many characters a model of a size would see
+    in the run's time. It is called for larger and larger sizes until this number is too low.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
@@ -125,7 +125,7 @@ def useful_passes(train_characters: int) -> tuple[float, float]:
 def choose_members(
     size: Size, characters: float, train_characters: int, max_members: int
 ) -> Choice:
-    """Choose members and token dropout by rules 2 and 3; one model would see `characters`."""
+    """Choose members and token dropout by rules 2 and 3; one model alone would see `characters`."""
     passes, dropout = useful_passes(train_characters)
     useful = passes * train_characters
     members = min(max(1, round(characters / useful)), max_members)
@@ -149,9 +149,9 @@ def context_length(shortest_split: int, size: Size) -> int:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters of a step: `batch_size` x `T`, if `batch_size` is set.
 
-    Otherwise, it is a power of two that grows with the square root of `characters`, at least `T`:
-    in a short run, many small steps are better than few large ones (arXiv:1812.06162;
-    scripts/experiments.md).
+    Otherwise, it is a power of two, or `T` if that is larger. The power grows with the square root
+    of the run's `characters`: in a short run, many small steps are better than few large ones
+    (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T

@@ -1,1 +1,1 @@
-"""A model behind HTTP: app -> completions -> served_model -> gpt.sampling."""
+"""A model behind HTTP. Imports: app -> completions -> served_model -> gpt.sampling."""

@@ -36,7 +36,7 @@ MAX_CONNECTIONS = 256  # largest number of connected clients; requests of others
 
 
 class AccessCheck:
-    """ASGI application that refuses requests from pages of other sites, and those without `token`.
+    """ASGI application that refuses requests from pages of other sites or without `token`.
 
     A page of another site could call this server from the user's browser. The browser then sends
     the site's address as `Origin`, which differs from `Host`. Programs send the token as
@@ -76,7 +76,7 @@ class App(Starlette):
     One thread computes all texts, a short piece of one request at a time. The thread never waits
     for a client that reads slowly.
 
-    `hosts` are the names allowed in the header `Host`; `*` allows any. Without this check,
+    `hosts` are the names allowed in the header `Host`; `*` allows any. Without a check of `Host`,
     a site whose name resolves to this machine would pass AccessCheck, because its `Origin` equals
     `Host` (DNS rebinding). Requests need `token`, unless it is None.
     """
@@ -151,7 +151,7 @@ class App(Starlette):
     def places(self, completion: Completion) -> Iterator[None]:
         """Reserve a place for each text of `completion`; there are MAX_TEXTS places in all.
 
-        If too few are free, raise HTTPException, and end streams not read for STALL_S seconds.
+        If too few are free, raise HTTPException, and end each stream unread for STALL_S seconds.
         """
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:
@@ -215,7 +215,7 @@ async def _read_body(request: Request) -> bytes:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a request that failed, with a message in OpenAI's format."""
+    """Answer a failed request with an error message in OpenAI's format."""
     if isinstance(error, ClientDisconnect):  # the client left before it had sent the body
         return Response(status_code=499)
     if isinstance(error, HTTPException) and error.detail == "Not Found":  # no route has the path

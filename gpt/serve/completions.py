@@ -45,7 +45,7 @@ PIECE_S = 0.03  # seconds of generating after which other requests have their tu
 
 
 def _listed(value: Any) -> Any:
-    """Wrap a single text, or a single list of ids, in a list."""
+    """Wrap a single text, or a single list of ids, in a list; return other values unchanged."""
     is_ids = isinstance(value, list) and value and all(isinstance(each, int) for each in value)
     return [value] if isinstance(value, str) or is_ids else value
 
@@ -53,8 +53,7 @@ def _listed(value: Any) -> Any:
 class CompletionRequest(BaseModel):
     """A request to continue, or score, one or more prompts.
 
-    A token is an id: a character or, with a byte model, a byte. The defaults are OpenAI's. A field
-    that is null takes its default.
+    A token is an id (a character or a byte). Absent and null fields have OpenAI's defaults.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

@@ -40,7 +40,7 @@ class ServedModel:
         return html_page(self.name, self.checkpoint)
 
     def engine(self, B: int) -> Engine:
-        """Return an engine for B texts, which shares the weights with other engines."""
+        """Return an engine for B texts; all engines share the same weights."""
         engine = copy(self._engine)
         engine.select([0] * B)
         return engine

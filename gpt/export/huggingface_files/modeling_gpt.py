@@ -153,7 +153,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: (B, t), the last ids of each text, which are not cached yet.
             attention_mask: 1 for ids, 0 for padding; only the last t columns are used.
-            past_key_values: cache of the earlier ids; `input_ids` are appended.
+            past_key_values: cache of the earlier ids; `input_ids` are appended to it.
             labels: (B, logits_to_keep or t) ids to compute the loss of, usually `input_ids`. The
                 logits at index i predict the label at index i + 1. Labels of -100 are ignored.
             use_cache: whether to create a cache if `past_key_values` is None.
@@ -194,7 +194,7 @@ class CharacterGPTForCausalLM(PreTrainedModel, GenerationMixin):
         """Select the ids to pass to `forward`, from the whole texts `input_ids` (B, n).
 
         As in `gpt sample`, texts that exceed the context of T ids are cut to their last T / 2 ids,
-        and grow to T ids again.
+        and then grow to T ids again.
         """
         T, n = self.config.max_position_embeddings, input_ids.shape[1]
         half = max(T // 2, 1)
