@@ -87,7 +87,7 @@ def upgraded(tree: Any) -> Any:
         Unreadable: the run needs a setting in `LOADED_UNTIL`.
     """
     if not isinstance(tree, dict):
-        return tree  # validation reports the wrong type
+        return tree  # validation will refuse this type
     kept = dict(tree)
     for key in REMOVED_SETTINGS:
         section, _, name = key.partition(".")

@@ -65,7 +65,7 @@ def with_positions(f: nn.Module) -> nn.Module:
 
 
 def four_heads() -> nn.Module:
-    """Return a new model with four heads and positions."""
+    """Return a new model with positions and four heads."""
     return with_positions(MultiHeadAttention(64, 4, 16))
 
 

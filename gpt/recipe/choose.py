@@ -125,7 +125,7 @@ class _Chooser:
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the run's time.
 
-        After the first call, return 0 without measuring if the model does not fit into memory.
+        From the second call on, return 0 if the model would not fit into memory.
         """
         config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):

@@ -75,7 +75,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # with `train.minutes`, a run's start includes these measurements
+            start_s = clock()  # with `train.minutes`, a run starts with these measurements
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)

@@ -176,7 +176,7 @@ def train_trials(
         except Interrupted:
             place = from_here(folder)
             raise Interrupted(
-                f"stopped; the sweep {place} is saved; repeat the command or call to resume it"
+                f"stopped; the sweep {place} is saved; to resume it, repeat the command or call"
             ) from None
         except Exception as error:  # any error: the other runs are still trained
             kind = "" if isinstance(error, GPTError) else f"{type(error).__name__}: "

@@ -88,7 +88,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _read_scored(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint. Look for a missing loss on all of val in the last checkpoint.
+    """Read a checkpoint; if its loss on all of val is missing, take that from the last one.
 
     The last checkpoint of a finished run contains the best checkpoint's loss on all of val.
     """

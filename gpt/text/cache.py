@@ -203,7 +203,7 @@ def locate(download: Download) -> Path:
             if hashlib.sha256(path.read_bytes()).hexdigest() != download.sha256:
                 raise TextError(
                     f"{path}: expected {download.name} ({download}), got another file; remove it, "
-                    f"or train on it by its path"
+                    f"or give its path as the text"
                 )
             return path
     log.info("downloading %s from %s", download.name, download.url)

@@ -108,7 +108,7 @@ class TrainStep:
         return [self]
 
     def read(self, results: list[StepResult]) -> list[list[list[float]]]:
-        """Wait for `results`; return [[loss], [norm]] for each, as floats."""
+        """Wait for `results`; return each as [[loss], [norm]], with floats."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers

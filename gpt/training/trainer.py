@@ -39,7 +39,7 @@ class Trainer:
         self.is_unsaved = state.saved_config not in (None, context.config)  # settings changed
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
-        self.callbacks: list[Callback] = []  # open while `fit` runs
+        self.callbacks: list[Callback] = []  # `fit` opens and closes these
         self.unread: list[StepResult] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
