@@ -164,7 +164,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(text_file)
         return sum(event["kind"] == "step" for event in steps) == 13
 
     stopping = {"on_event": steps.append, "should_stop": stop_in_the_second}
-    with pytest.raises(Interrupted, match=r"sweep stopped is saved; repeat"):
+    with pytest.raises(Interrupted, match=r"sweep stopped is saved; to resume"):
         package.sweep(config, seeds=3, run_dir="stopped", **stopping)
     assert metrics_of(Path("stopped/seed-1338"))[-1]["step"] == 20
     finished = Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns
