@@ -4,7 +4,7 @@
 # tokens here), each a vector of d_in = 3 numbers, and no mask. Three matrices of (3, 2) make
 # queries, keys and values of d_out = 2 numbers. (In a GPT, the heads together usually have as many
 # numbers as x; here the sizes differ so that each shape shows which is which.) Seed 123 gives the
-# book's figures, if all numbers are drawn in the same order as in the book.
+# book's figures: after `torch.manual_seed(123)`, numbers drawn in the same order are the same.
 import torch
 from torch import Tensor, nn
 
