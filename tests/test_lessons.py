@@ -106,7 +106,7 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     87: ("layers", r"0 0\.2961 0\.5166 0\.1366 0\.1025 0\.0756 0\.1966 1 0\.2517 0\.6886 0\.1841 "
          r"0\.7264 0\.3164 0\.4017"),
     88: ("layers", r"In a GPT, the heads together usually have as many numbers as x"),
-    89: ("layers", r"after torch\.manual_seed\(123\), numbers drawn in the same order are the same"),
+    89: ("layers", r"after torch\.manual_seed\(123\), numbers drawn in the same order are"),
     90: ("layers", r"requires_grad=True: .* requires_grad=False: they are frozen"),
     91: ("layers", r"journey 0\.4306 1\.4551"),
     92: ("layers", r"All keys and values are needed for this one vector"),
