@@ -221,7 +221,11 @@ class NewRun:
         """
         from gpt.config.load import check_effects, keys_set_by
         from gpt.config.schema import explicit
-        from gpt.runs.recovery import check_same_model, settings_to_inherit
+
+        def inherited(run: str) -> dict[str, Any]:
+            from gpt.runs.recovery import settings_to_inherit
+
+            return settings_to_inherit(summary_of(run, "train.init_from"))
 
         changes = as_changes(self.settings)
         given = set() if in_sweep else keys_set_by(changes)
@@ -229,18 +233,14 @@ class NewRun:
             changes.append(("train.init_from", str(self.init_from)))
         if self.minutes is not None:
             changes.append("train.plans=null")
-        config = resolve(
-            self.config,
-            self.text,
-            changes,
-            self.minutes,
-            inherit=lambda run: settings_to_inherit(summary_of(run, "train.init_from")),
-        )
+        config = resolve(self.config, self.text, changes, self.minutes, inherit=inherited)
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
         if self.needs_choice(config):  # gpt will set `train.minutes`, so max_steps has an effect
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
+            from gpt.runs.recovery import check_same_model
+
             check_same_model(summary_of(config.train.init_from, "train.init_from"), config)
         return config
 

@@ -194,12 +194,13 @@ def _usage_message(error: Any) -> str:
         from gpt.config.mistakes import nearest_setting
         from gpt.config.schema import SETTINGS
 
-        if option.strip("-").replace("-", "_") in FOLDER_OPTIONS:
+        name = option.strip("-")
+        if name.replace("-", "_") in FOLDER_OPTIONS:
             text += "; did you mean --run-dir?"
-        elif (key := nearest_setting(option.strip("-"))) in SETTINGS:
+        elif (key := nearest_setting(name)) in SETTINGS:
             text += f"; did you mean --set {key}=VALUE?"
-    name = [str(ctx.command.name)] if ctx.parent else []
-    return f"{text} (see {command(*name, '--help')})"
+    of_command = [str(ctx.command.name)] if ctx.parent else []
+    return f"{text} (see {command(*of_command, '--help')})"
 
 
 class _Notices(logging.Handler):

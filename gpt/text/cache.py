@@ -12,11 +12,9 @@ import sys
 import sysconfig
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from http.client import HTTPException
 from itertools import starmap
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -217,6 +215,9 @@ def locate(download: Download) -> Path:
 
 
 def _fetch(download: Download, beside: Path) -> bytes:
+    import urllib.request  # every command that looks for runs imports this module
+    from http.client import HTTPException
+
     try:
         with urllib.request.urlopen(download.url, timeout=DOWNLOAD_TIMEOUT_S) as response:
             content = bytes(response.read(download.size + 1))

@@ -144,11 +144,12 @@ def with_compile_choice(config: Config, model: LanguageModel, device: torch.devi
     """
     if compile_mode(config.train.compile, device) != "auto" or config.train.plans:
         return config
-    parameters = sum(parameter.numel() for parameter in members_of(model)[0].parameters())
-    characters = config.train.steps * config.train.batch_size * config.model.T
-    is_short = 6 * parameters * characters < MIN_COMPILED_OPERATIONS
     if config.train.minutes is not None:  # `train.steps` is not planned yet
         is_short = 60 * config.train.minutes < MIN_COMPILED_S
+    else:
+        parameters = sum(parameter.numel() for parameter in members_of(model)[0].parameters())
+        characters = config.train.steps * config.train.batch_size * config.model.T
+        is_short = 6 * parameters * characters < MIN_COMPILED_OPERATIONS
     return config.changed(train={"compile": "off"}) if is_short else config
 
 
