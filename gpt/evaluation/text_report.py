@@ -36,7 +36,7 @@ class TextReport:
     characters: int
     lines: int
     distinct: int  # number of distinct characters
-    unit: Literal["characters", "bytes"]  # what the ids stand for
+    unit: Literal["characters", "bytes"]  # whether an id is a character or a byte
     V: int  # vocabulary size
     train: int  # number of ids in the train split
     val: int  # number of ids in the val split

@@ -49,8 +49,8 @@ check("by hand = torch's, after the same seed", ours, F.dropout(numbers, 0.3))
 
 # ## Where a GPT drops
 # GPT-2 drops attention weights, the output of attention and of the MLP, and the embeddings. A query
-# that loses a weight must use its other keys. A row of weights no longer sums to 1, but on average
-# it does. (By chance, row 3 loses all of its weights here.)
+# that loses a weight must use its other keys. The weights of a row then sum to 1 only on average.
+# (By chance, row 3 loses all of its weights here.)
 x, names = ladder.example()
 head = Head(15, 5)
 head(x)

@@ -2,9 +2,9 @@
 
 # All parts are known; the model connects them. The id of a character selects a row of a table, its
 # **token embedding**, and its position selects a row of a second table. Their sum begins the
-# residual stream, which runs through the blocks and a last LayerNorm. A linear layer, the **head**
-# of the model (not a head of attention), turns the C channels of each position into V logits, one
-# for each character that could be next.
+# residual stream, which runs through the blocks and a last LayerNorm. The **head** of the model is
+# a linear layer, and not a head of attention. It maps the C channels of each position to V logits,
+# one for each character that could be next.
 import math
 
 import torch
@@ -57,8 +57,8 @@ print(f"V 65, T 64, C 128, 4 blocks: {count:,} parameters")
 
 # ## The same model in this project
 # `gpt train --config classic` trains this architecture. With copied weights the logits of its model
-# (`production`) are equal. (A new model of `classic` begins with a head and projections of 0, so
-# that its loss is exactly ln V.)
+# (`production`) are equal. (In a new model of `classic`, the weights of the head and of the
+# projections are 0. All characters are then equally likely, and the loss is exactly ln V.)
 from gpt.config.load import load_config
 from gpt.model.transformer import GPT
 

@@ -117,7 +117,7 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint, inside a run or copied out of it."""
+    """Return whether `folder` is the folder of a checkpoint, in a run or copied elsewhere."""
     return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (Path.is_file can raise)
 
 

@@ -57,7 +57,7 @@ class Outcome:
     advice: str  # a sentence: what would lower the val loss most
     val_loss: float  # after the last step, on the whole val split
     val_loss_per_character: float  # nats
-    best_val_loss: float  # of the best checkpoint, on the whole val split
+    best_val_loss: float  # val loss of the best checkpoint
     best_val_loss_per_character: float  # nats
     bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
     best_step: int
