@@ -25,8 +25,8 @@ from faults.sweeps import killed_sweeps
 from faults.tally import Tally
 from faults.work import Work, remove, tiny
 
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 
 
 def injected(

@@ -17,8 +17,8 @@ import pytest
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
+from gpt.reading.sources import open_source
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
 from tests import program
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -23,8 +23,8 @@ from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import trigram_bits_per_character
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training.evaluator import advise
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 

@@ -11,8 +11,8 @@ import yaml
 
 from gpt.config.load import load_config
 from gpt.config.schema import values
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training.start import train_run
 from tests.conftest import metrics_of
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PANGRAM
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
-FOLDERS = ("config", "distributed", "text", "model", "runs", "sampling", "training")
+FOLDERS = ("config", "text", "model", "runs", "sampling", "training")
 API = ("__init__", "model", "new_run", "torch_model", "training")
 CLI = ("__init__", "main", "options", "repl", "runs", "sample", "train")
 CORE = [
@@ -25,7 +25,8 @@ CORE = [
 
 @pytest.fixture
 def core(tmp_path: Path) -> Path:
-    """A folder with a copy of the core and of the shipped configs."""
+    """A folder with a copy of the core and of the shipped configs, and a text."""
+    (tmp_path / "my.txt").write_text(PANGRAM * 199)
     for path in CORE:
         copy = tmp_path / path.relative_to(PACKAGE.parent)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,6 @@ def run(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_trains_and_samples_without_the_rest(core):
-    (core / "my.txt").write_text(PANGRAM * 199)
     few = ["--set", "train.steps=20", "--set", "train.warmup_steps=3"]
     done = run(core, "train", "my.txt", "--config", "quickstart", *few)
     assert done.returncode == 0, done.stderr
@@ -53,17 +53,19 @@ def test_the_core_trains_and_samples_without_the_rest(core):
     sampled = run(core, "sample", "my", "--length", "31", "--seed", "7")
     assert (sampled.returncode, len(sampled.stdout)) == (0, 32), sampled.stderr
     assert "20/20" in run(core, "runs").stdout
-    assert re.findall(r"^  (\w+)  ", run(core, "--help").stdout, re.M) == [
-        "train",
-        "sample",
-        "runs",
-    ]
+    commands = re.findall(r"^  (\w+)  ", run(core, "--help").stdout, re.M)
+    assert commands == ["train", "sample", "runs"]
 
 
-def test_without_the_recipe_minutes_need_a_config(core):
-    (core / "my.txt").write_text(PANGRAM * 199)
-    done = run(core, "train", "my.txt", "--minutes", "1")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "needs the folder gpt/recipe; give --config" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["my.txt", "--minutes", "1"], "needs the folder gpt/recipe; give --config"),
+        ([".", "--config", "quickstart"], "texts need the folder gpt/reading"),
+    ],
+)
+def test_the_core_names_the_folder_that_it_lacks(core, arguments, told):
+    done = run(core, "train", *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert told in done.stderr
     assert not (core / "runs").exists()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, TextError
+from gpt.reading.sources import open_source
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Normalizer, Source, document_lengths
 from gpt.text.preparation import Part
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary, normalized
 from tests.test_text import any_text, write
 

@@ -19,8 +19,8 @@ from gpt.evaluation import characters, text_report
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates
 from gpt.inspection.report_views import text_page, text_table
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import HANGS_S, PANGRAM
 from tests.test_text import any_text

@@ -19,11 +19,11 @@ from gpt.config.load import load_config
 from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
+from gpt.reading.sources import open_source
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import RATE_FACTOR
 from gpt.runs.weights import weights_of
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.run_state import adapted_weights
 from tests.conftest import PANGRAM, load, metrics_of, small

@@ -19,10 +19,10 @@ from gpt.distributed import SINGLE
 from gpt.errors import Interrupted
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy
+from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.start import train_run

@@ -19,8 +19,8 @@ from gpt.config.schema import ModelConfig
 from gpt.lessons import FOLLOW, LESSONS, ladder, textbook
 from gpt.lessons.render import check, check_differ, heat_map, table, to_notebook, to_program
 from gpt.model.transformer import GPT
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training.start import train_run
 from tests.conftest import small
 from tests.lessons import SECONDS, cells_of, printed, short, shown

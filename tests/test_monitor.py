@@ -26,10 +26,10 @@ from tqdm.utils import disp_len
 from gpt.api.extras import draw_attention
 from gpt.distributed import SINGLE
 from gpt.model.attention_maps import attend
+from gpt.reading.sources import open_source
 from gpt.terminal import visible
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training.callbacks import Callback, MetricsFile, delete_records_after, make_bar
 from gpt.training.run_context import Extras, RunContext
 from gpt.training.start import train_run

@@ -12,6 +12,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.distributed import Ranks
 from gpt.errors import ConfigError, Interrupted
+from gpt.reading.sources import open_source
 from gpt.recipe.choose import (
     choose_config,
     context_of,
@@ -30,7 +31,6 @@ from gpt.recipe.table import (
     useful_passes,
 )
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import PANGRAM
 

@@ -28,12 +28,12 @@ import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.errors import GPTError, TextError
-from gpt.text import reading
+from gpt.reading import entries
+from gpt.reading.decoding import binary_format, encoding_of, has_utf8, likely_encoding
+from gpt.reading.sources import open_source
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import binary_format, encoding_of, has_utf8, likely_encoding
-from gpt.text.reading import CHUNK_BYTES
-from gpt.text.sources import open_source
+from gpt.text.documents import CHUNK_BYTES
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 
@@ -117,7 +117,7 @@ def tarred(members: dict[str, bytes], suffix: str = "") -> str:
 def in_chunks(size: int) -> Iterator[None]:
     """Read files in chunks of `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "CHUNK_BYTES", size)
+        patch.setattr(entries, "CHUNK_BYTES", size)
         yield
 
 
@@ -311,7 +311,7 @@ def test_wide_text_is_recognised_with_and_without_a_mark(text, encoding):
 
 def test_valid_utf8_is_read_without_the_libraries_that_judge_encodings():
     program = (
-        "import sys\nfrom gpt.text.sources import open_source\n"
+        "import sys\nfrom gpt.reading.sources import open_source\n"
         "print([b''.join(d.chunks()).decode() for d in open_source('text.txt').documents()])\n"
         "assert not {'charset_normalizer', 'ftfy'} & {*sys.modules}"
     )

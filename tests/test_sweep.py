@@ -18,6 +18,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, UsageError
+from gpt.reading.sources import open_source
 from gpt.recipe.sweep import Load, run_sweep, specify
 from gpt.recipe.sweep_spec import (
     SweepSpec,
@@ -30,7 +31,6 @@ from gpt.recipe.sweep_spec import (
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training import build_step, time_budget
 from gpt.training.start import train_run
 from tests.conftest import PANGRAM, metrics_of, small

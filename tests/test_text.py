@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from gpt.distributed import SINGLE
 from gpt.errors import TextError
 from gpt.model.transformer import GPT
+from gpt.reading.named import TINYSHAKESPEARE, Download, locate
+from gpt.reading.sources import open_source
 from gpt.seeds import random_stream
 from gpt.terminal import visible
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
-from gpt.text.cache import TINYSHAKESPEARE, Download, locate
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
 from gpt.training.build_step import build_step
 from tests.conftest import SHARED_DATA, small
@@ -28,9 +28,6 @@ any_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_f
 def write(content: bytes, name: str = "text.txt") -> str:
     Path(name).write_bytes(content)
     return name
-
-
-# --- downloading ---
 
 
 def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path):

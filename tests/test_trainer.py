@@ -12,8 +12,8 @@ import gpt
 from gpt.errors import Interrupted, UsageError
 from gpt.evaluation.loss import evaluate, evaluate_each
 from gpt.model.transformer import GPT
+from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training.start import train_run
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights

@@ -23,12 +23,12 @@ from gpt.distributed import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
+from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.training import backward_kinds
 from gpt.training.build_step import build_step
 from gpt.training.schedule import Schedule

@@ -21,12 +21,12 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.model.transformer import GPT
+from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling.engine import engine_of
 from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
 

@@ -95,7 +95,7 @@ def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
 def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
-    from gpt.text.sources import may_have_columns
+    from gpt.reading.sources import may_have_columns
 
     changes: dict[str, Any] = {
         "data.val_source": None,

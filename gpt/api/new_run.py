@@ -125,7 +125,7 @@ def open_sources(
 ) -> "list[Source]":
     """Open the text and, if `data.val_source` is set, the separate val text; see `read_text`."""
     from gpt.text.cache import reads_standard_input, standard_input
-    from gpt.text.sources import open_source
+    from gpt.text.documents import utf8_source
 
     stdin = None
     if reads_standard_input(data):
@@ -134,7 +134,9 @@ def open_sources(
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
         try:
-            return [open_source(name, data, stdin) for name in names]
+            if (reading := optional("gpt.reading.sources")) is None:
+                return [utf8_source(name, data) for name in names]
+            return [reading.open_source(name, data, stdin) for name in names]
         except TextError as error:
             if folder is None:
                 raise
@@ -188,9 +190,10 @@ def summary_of(run: str, key: str) -> "CheckpointData":
         raise UsageError(f"{key}: {error}") from None
 
 
-def find_extras() -> ModuleType | None:
-    """Return the module gpt.api.extras; None if only the core of the package is installed."""
-    return import_module("gpt.api.extras") if find_spec("gpt.api.extras") else None
+def optional(module: str) -> ModuleType | None:
+    """Return a module from outside the core; None if only the core of the package is installed."""
+    package = module.rpartition(".")[0]
+    return import_module(module) if find_spec(package) and find_spec(module) else None
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ class NewRun:
         3. Otherwise, leave the config as it is.
         """
         if self.needs_choice(config):
-            if (extras := find_extras()) is None:
+            if (extras := optional("gpt.api.extras")) is None:
                 raise GPTError(
                     "choosing settings for a text needs the folder gpt/recipe; give --config, or "
                     "set train.steps"

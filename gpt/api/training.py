@@ -9,7 +9,7 @@ from gpt.api.new_run import (
     Settings,
     TextPath,
     as_changes,
-    find_extras,
+    optional,
     read_text,
     resolve,
     since_now,
@@ -230,7 +230,7 @@ def _train(
         from gpt.training.start import train_run
         from gpt.training.time_budget import Stopwatch
 
-    module = find_extras()
+    module = optional("gpt.api.extras")
     extras = module.training_extras() if module else Extras()
 
     return train_run(

@@ -100,13 +100,13 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.api.new_run import find_extras
+    from gpt.api.new_run import optional
     from gpt.runs.folder import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    extras = find_extras()
+    extras = optional("gpt.api.extras")
     varies = seeds is not None or (extras is not None and extras.has_several_values(changes))
     is_sweep = resume is None and varies
     swept = None if resume is None else find_sweep(resume or None)

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.device import computing_with
+from gpt.reading.sources import open_source
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 
 SEED = 1337
 WINDOWS = ["returns", "the set"]  # the example of the lessons: two windows from python-docs

@@ -1,1 +1,1 @@
-"""Read texts and convert them to batches: sources -> vocabulary -> corpus -> batches."""
+"""Convert a text to batches: documents -> vocabulary -> corpus -> batches."""

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
-from gpt.errors import listed
+from gpt.errors import TextError, listed
 from gpt.seeds import random_stream
 
-MAX_LISTED_NAMES = 3  # largest number of file names in a notice
+CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
+CHUNK_CHARACTERS = 1 << 20  # the same for a file that is decoded while it is read
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
@@ -33,49 +34,6 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """Name of a file that is not read, and the reason."""
-
-    name: str
-    reason: str
-
-
-class Notices:
-    """Collects notices about how files were read, and merges equal notices into one line."""
-
-    def __init__(self) -> None:
-        self._counts = dict[str, dict[str, int]]()  # notice -> file name -> count
-
-    def add(self, name: str, text: str, count: int = 1) -> None:
-        """Add the notice `text` about the file `name`, unless `count` is 0.
-
-        `{count}` in `text` is replaced by the sum of `count` over all files with this notice.
-        """
-        if count:
-            self._counts.setdefault(text, {})[name] = count
-
-    def lines(self) -> list[str]:
-        """Return a line for each notice, as in `a.txt, b.txt: read as UTF-16`."""
-        return [
-            f"{listed([*counts], MAX_LISTED_NAMES)}: "
-            + text.replace("{count}", f"{sum(counts.values()):,}")
-            for text, counts in self._counts.items()
-        ]
-
-
-def describe_skipped(skipped: Iterable[Skipped]) -> str:
-    """List the skipped files, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`."""
-    by_reason = dict[str, list[str]]()
-    for each in skipped:
-        by_reason.setdefault(each.reason, []).append(each.name)
-    groups = (
-        f"{len(names):,} {reason} ({listed(names, MAX_LISTED_NAMES)})"
-        for reason, names in by_reason.items()
-    )
-    return f"; skipped {', '.join(groups)}" if by_reason else ""
-
-
-@dataclass(frozen=True)
 class Source:
     """A text that can be read more than once."""
 
@@ -84,6 +42,35 @@ class Source:
     files: tuple[Path, ...] = ()  # files on disk that contain the text
     notices: Callable[[], Sequence[str]] = tuple  # called after reading; returns lines to log
     standard_input: Path | None = None  # file with the text from standard input, if it is used
+
+
+def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
+    """Open UTF-8 files as one text. `gpt.reading` opens all other texts.
+
+    Raises:
+        TextError: a name is not that of a file, or `data.column` is set. Reading the documents
+            raises TextError if they are not UTF-8.
+    """
+    paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
+    name = listed([*map(str, paths)], 1)
+    if data.column is not None or not all(path.is_file() for path in paths):
+        raise TextError(f"{name}: expected UTF-8 files; other texts need the folder gpt/reading")
+    documents = [utf8_document(path, str(path)) for path in paths]
+    return Source(name, lambda: iter(documents), tuple(paths))
+
+
+def utf8_document(path: Path, name: str) -> Document:
+    """Return a UTF-8 file as a document. Reading it raises TextError if it is not UTF-8."""
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                while text := file.read(CHUNK_CHARACTERS):
+                    yield text.encode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(f"{name}: cannot read it as UTF-8 ({error}); convert it") from None
+
+    return Document(name, chunks)
 
 
 class Normalizer:

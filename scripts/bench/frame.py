@@ -14,10 +14,10 @@ from typing import Any
 
 from gpt.config.schema import Config
 from gpt.model.ensemble import make_model
+from gpt.reading.named import TINYSHAKESPEARE, locate
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
-from gpt.text.cache import TINYSHAKESPEARE, locate
 from gpt.text.vocabulary import Vocabulary
 
 GPT = (sys.executable, "-m", "gpt")

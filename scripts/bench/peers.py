@@ -28,7 +28,7 @@ sys.path.insert(0, ".")
 from model import GPT, GPTConfig
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
+from gpt.reading.sources import open_source
 val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so nanoGPT's ids
 for path in sys.argv[2:]:
     saved = torch.load(path, weights_only=True)

@@ -18,8 +18,8 @@ from gpt.config.schema import Config
 from gpt.distributed import SINGLE
 from gpt.model import transformer
 from gpt.model.ensemble import make_model
+from gpt.reading.sources import open_source
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
 from gpt.training.backward_kinds import WorkerBackward
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import HOST_PARTS, training_bytes

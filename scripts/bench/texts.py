@@ -22,7 +22,7 @@ import json, sys, time
 import filelock, numpy, tqdm.auto
 from pathlib import Path
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
+from gpt.reading.sources import open_source
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

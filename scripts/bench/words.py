@@ -15,9 +15,9 @@ from itertools import product
 from pathlib import Path
 
 from gpt import api
+from gpt.reading.sources import open_source
 from gpt.sampling.stopping import collect
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_source
 
 SAMPLES, SAMPLE_CHARACTERS = 60, 2000
 SUBSTRING_CHARACTERS = 32  # length of repeats

@@ -13,10 +13,10 @@ from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
 from gpt.config.load import load_config
 from gpt.config.schema import Config
+from gpt.reading.sources import open_source
 from gpt.recipe.sweep import run_sweep
 from gpt.recipe.sweep_spec import Trial
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_source
 
 MOMENT_S = 0.7  # mean seconds until a sweep is killed
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 from gpt.errors import TextError
-from gpt.text.documents import Notices
+from gpt.reading.notices import Notices
 
 BYTE_ORDER_MARKS = {  # longer marks first, because the UTF-32 mark begins with the UTF-16 mark
     codecs.BOM_UTF32_LE: "utf-32",

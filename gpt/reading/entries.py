@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from gpt.errors import GPTError, TextError, shown
-from gpt.text.documents import Skipped
+from gpt.reading.notices import Skipped
+from gpt.text.documents import CHUNK_BYTES
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
 HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
 LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message, in characters

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt.errors import TextError, listed
-from gpt.text.documents import Document
-from gpt.text.reading import CHUNK_BYTES, naming_errors
+from gpt.reading.entries import naming_errors
+from gpt.text.documents import CHUNK_BYTES, Document
 
 TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # suffixes of tables in text files
 PARQUET = ".parquet"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted, listed
-from gpt.text.cache import NAMED, STDIN, open_named, standard_input
-from gpt.text.decoding import (
+from gpt.reading.decoding import (
     BINARY,
     advice,
     binary_format,
@@ -21,8 +20,7 @@ from gpt.text.decoding import (
     is_utf8,
     utf8_chunks,
 )
-from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped
-from gpt.text.reading import (
+from gpt.reading.entries import (
     ARCHIVES,
     Entry,
     file_entry,
@@ -31,7 +29,11 @@ from gpt.text.reading import (
     members,
     split_suffixes,
 )
-from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
+from gpt.reading.named import NAMED, open_named
+from gpt.reading.notices import Notices, Skipped, describe_skipped
+from gpt.reading.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
+from gpt.text.cache import STDIN, standard_input
+from gpt.text.documents import Document, Source
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,115 @@
+"""The built-in texts: two come with Python, and one is downloaded."""
+
+import hashlib
+import importlib
+import logging
+import sysconfig
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gpt.errors import TextError
+from gpt.files import write_atomically
+from gpt.text.cache import cache_dir
+from gpt.text.documents import Document, Source, utf8_document
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Download:
+    """Name, address, size in bytes and SHA-256 of a file to download."""
+
+    name: str
+    url: str
+    size: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes, SHA-256 {self.sha256}"
+
+
+TINYSHAKESPEARE = Download(
+    name="tinyshakespeare",
+    url="https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+    size=1_115_394,
+    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)  # the built-in texts
+DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for a response
+EXCLUDED_FOLDERS = {  # folders that python-source omits: other projects, tests, python-docs
+    *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
+}
+
+
+def open_named(name: str) -> Source:
+    """Open the built-in text `name`, one of NAMED."""
+    if name == "python-docs":
+        try:
+            module = importlib.import_module("pydoc_data.topics")
+        except ImportError:
+            raise TextError(
+                f"{name}: not in this installation of Python; choose another text"
+            ) from None
+        topics = sorted(module.topics.items())
+        documents = [
+            Document(f"{name}!{topic}", partial(iter, [text.encode()])) for topic, text in topics
+        ]
+        return Source(name, lambda: iter(documents), (Path(str(module.__file__)),))
+    if name == "python-source":
+        root = Path(sysconfig.get_path("stdlib"))
+        paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
+        files = {f"{name}!{path.as_posix()}": root / path for path in paths if _is_included(path)}
+        if not files:
+            raise TextError(f"{name}: not in this installation of Python; choose another text")
+    else:
+        files = {name: locate(TINYSHAKESPEARE)}
+    documents = [utf8_document(path, each) for each, path in files.items()]
+    return Source(name, lambda: iter(documents), tuple(files.values()))
+
+
+def _is_included(path: Path) -> bool:
+    of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
+    return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
+
+
+def locate(download: Download) -> Path:
+    """Return the path of a file in `data/` or the cache; download it to the cache if needed."""
+    beside = Path("data") / f"{download.name}.txt"
+    cached = cache_dir() / f"{download.name}.txt"
+    for path in (beside, cached):
+        if path.is_file():
+            if hashlib.sha256(path.read_bytes()).hexdigest() != download.sha256:
+                raise TextError(
+                    f"{path}: expected {download.name} ({download}), got another file; remove it, "
+                    f"or give its path as the text"
+                )
+            return path
+    log.info("downloading %s from %s", download.name, download.url)
+    content = _fetch(download, beside)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cached, [content])
+    except OSError as error:
+        raise TextError(f"{cached}: cannot keep the download: {error.strerror}") from None
+    return cached
+
+
+def _fetch(download: Download, beside: Path) -> bytes:
+    import urllib.request  # takes 50 ms; only a download needs it
+    from http.client import HTTPException
+
+    try:
+        with urllib.request.urlopen(download.url, timeout=DOWNLOAD_TIMEOUT_S) as response:
+            content = bytes(response.read(download.size + 1))
+        digest = hashlib.sha256(content).hexdigest()
+        if digest == download.sha256:
+            return content
+        reason = f"got {len(content):,} bytes with SHA-256 {digest[:8]}..."
+    except (OSError, HTTPException) as error:
+        reason = str(error)
+    raise TextError(
+        f"cannot download {download.name} from {download.url}: {reason}; try again, put the file "
+        f"at {beside} ({download}), or train on python-docs, which needs no network"
+    )
