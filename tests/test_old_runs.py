@@ -121,10 +121,7 @@ def test_removed_settings_are_refused_with_what_to_do(key, instead, tmp_path, gp
 
 @pytest.mark.parametrize(
     ("key", "value", "commit"),
-    [
-        ("data.max_vocabulary", None, None),
-        ("data.max_vocabulary", 7, "93286f7"),
-    ],
+    [("data.max_vocabulary", None, None), ("data.max_vocabulary", 7, "93286f7")],
 )
 def test_a_run_that_needs_a_removed_setting_names_the_commit_that_loads_it(key, value, commit, gpt):
     trained_with({key: value}, "runs/old")

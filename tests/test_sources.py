@@ -296,6 +296,8 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
     for cut in (line[1:], line * 9 + b"\xc3"):
         assert "is not UTF-8, although most others are" in refusal(write(cut))
     assert "data.encoding=cp1252" in refusal(write(b"A cafe, she said.\n" * 9 + b"caf\xe9"))
+    late = b"A cafe, she said. " * 5003 + (RUSSIAN * 599).encode("cp1251")
+    assert "cp1251" in refusal(write(late)), "bug: cp1252, for the beginning of a long line"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32"])

@@ -132,10 +132,11 @@ def _settings(base: Config | Path | str | None) -> Flat:
         raise ConfigError(f"{error}{advice}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{origin}: expected UTF-8 text, but {error}; convert it") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name with a NUL raises ValueError
+        reason = getattr(error, "strerror", error)
         raise ConfigError(
-            f"{origin}: cannot read the config ({error.strerror}); expected a file, or the name of "
-            f"a shipped config: {', '.join(shipped)}"
+            f"{origin}: cannot read the config ({reason}); expected a file, or the name of a "
+            f"shipped config: {', '.join(shipped)}"
         ) from None
     if not isinstance(tree, dict | None):
         raise ConfigError(

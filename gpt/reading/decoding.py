@@ -134,11 +134,11 @@ def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
 
 def _sample_around(content: bytes, start: int) -> bytes:
     """Return up to ENCODING_SAMPLE_BYTES around `content[start]`, in whole lines if possible."""
-    first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
-    sample = content[first : first + ENCODING_SAMPLE_BYTES]
-    if len(sample) == ENCODING_SAMPLE_BYTES:  # end the sample between characters
-        sample = sample.rpartition(b"\n")[0] or sample
-    return sample
+    earliest = max(0, start - ENCODING_SAMPLE_BYTES // 2)
+    latest = start + ENCODING_SAMPLE_BYTES // 2
+    first = content.find(b"\n", earliest, start) + 1 or earliest
+    last = content.rfind(b"\n", start, latest) + 1 if latest < len(content) else 0
+    return content[first : last or latest]
 
 
 def likely_encoding(sample: bytes, candidates: Sequence[str] = ENCODINGS) -> str | None:
