@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 from gpt.errors import GPTError
 
+CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
+
 
 def from_here(path: Path | str) -> Path:
     """Shorten `path` for a message: make it relative to the working folder if it lies inside."""

@@ -61,7 +61,7 @@ def test_the_core_trains_and_samples_without_the_rest(core):
     ("arguments", "told"),
     [
         (["my.txt", "--minutes", "1"], "needs the folder gpt/recipe; give --config"),
-        ([".", "--config", "quickstart"], "texts need the folder gpt/reading"),
+        ([".", "--config", "quickstart"], "other texts need the folder gpt/reading"),
     ],
 )
 def test_the_core_names_the_folder_that_it_lacks(core, arguments, told):

@@ -28,12 +28,12 @@ import gpt as package
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.errors import GPTError, TextError
+from gpt.files import CHUNK_BYTES
 from gpt.reading import entries
 from gpt.reading.decoding import binary_format, encoding_of, has_utf8, likely_encoding
 from gpt.reading.sources import open_source
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.documents import CHUNK_BYTES
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 

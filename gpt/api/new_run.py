@@ -127,15 +127,15 @@ def open_sources(
     from gpt.text.cache import reads_standard_input, standard_input
     from gpt.text.documents import utf8_source
 
+    names = [data.source] if data.val_source is None else [data.source, data.val_source]
+    if (reading := optional("gpt.reading.sources")) is None:
+        return [utf8_source(name, data) for name in names]
     stdin = None
     if reads_standard_input(data):
         with phase("reading standard input"):
             stdin = ranks.broadcast(standard_input, folder)
-    names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
         try:
-            if (reading := optional("gpt.reading.sources")) is None:
-                return [utf8_source(name, data) for name in names]
             return [reading.open_source(name, data, stdin) for name in names]
         except TextError as error:
             if folder is None:
@@ -191,7 +191,7 @@ def summary_of(run: str, key: str) -> "CheckpointData":
 
 
 def optional(module: str) -> ModuleType | None:
-    """Return a module from outside the core; None if only the core of the package is installed."""
+    """Return a module from outside the core of the package; None if it is not there."""
     package = module.rpartition(".")[0]
     return import_module(module) if find_spec(package) and find_spec(module) else None
 

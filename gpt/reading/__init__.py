@@ -1,1 +1,1 @@
-"""Read files, folders, archives, tables and built-in texts as UTF-8, in any encoding."""
+"""Read files in any encoding, folders, archives, tables and built-in texts; yield UTF-8."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from gpt.errors import GPTError, TextError, shown
+from gpt.files import CHUNK_BYTES
 from gpt.reading.notices import Skipped
-from gpt.text.documents import CHUNK_BYTES
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised

@@ -6,12 +6,15 @@ import logging
 import sysconfig
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 
 from gpt.errors import TextError
 from gpt.files import write_atomically
+from gpt.reading.decoding import utf8_chunks
+from gpt.reading.entries import file_entry
 from gpt.text.cache import cache_dir
-from gpt.text.documents import Document, Source, utf8_document
+from gpt.text.documents import Document, Source
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +68,16 @@ def open_named(name: str) -> Source:
             raise TextError(f"{name}: not in this installation of Python; choose another text")
     else:
         files = {name: locate(TINYSHAKESPEARE)}
-    documents = [utf8_document(path, each) for each, path in files.items()]
-    return Source(name, lambda: iter(documents), tuple(files.values()))
+    return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))
 
 
 def _is_included(path: Path) -> bool:
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
     return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
+
+
+def _document(name: str, path: Path) -> Document:
+    return Document(name, lambda: utf8_chunks(file_entry(path).blocks(), name))
 
 
 def locate(download: Download) -> Path:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt.errors import TextError, listed
+from gpt.files import CHUNK_BYTES
 from gpt.reading.entries import naming_errors
-from gpt.text.documents import CHUNK_BYTES, Document
+from gpt.text.documents import Document
 
 TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # suffixes of tables in text files
 PARQUET = ".parquet"

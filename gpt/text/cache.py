@@ -17,8 +17,7 @@ import platformdirs
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError
-from gpt.files import write_atomically
-from gpt.text.documents import CHUNK_BYTES
+from gpt.files import CHUNK_BYTES, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,11 @@
 Each document is read in chunks of UTF-8, in which line ends are changed to LF.
 """
 
+import codecs
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -12,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError, listed
+from gpt.errors import TextError, listed, shown
 from gpt.seeds import random_stream
 
-CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
-CHUNK_CHARACTERS = 1 << 20  # the same for a file that is decoded while it is read
+_UTF8_FILE = "a text file in UTF-8; other texts need the folder gpt/reading"
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
@@ -45,32 +47,31 @@ class Source:
 
 
 def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
-    """Open UTF-8 files as one text. `gpt.reading` opens all other texts.
+    """Open UTF-8 files as one text. It is used only if the folder gpt/reading is missing.
 
     Raises:
-        TextError: a name is not that of a file, or `data.column` is set. Reading the documents
-            raises TextError if they are not UTF-8.
+        TextError: there is no such file, or `data` has settings of gpt/reading. Reading the
+            documents raises TextError if they are not plain text in UTF-8.
     """
     paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
-    name = listed([*map(str, paths)], 1)
-    if data.column is not None or not all(path.is_file() for path in paths):
-        raise TextError(f"{name}: expected UTF-8 files; other texts need the folder gpt/reading")
-    documents = [utf8_document(path, str(path)) for path in paths]
-    return Source(name, lambda: iter(documents), tuple(paths))
+    for path in paths:
+        if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file can raise)
+            raise TextError(f"{shown(str(path))}: expected {_UTF8_FILE}")
+    for name in ("column", "encoding", "errors", "exclude", "include"):
+        if getattr(data, name) != getattr(DataConfig(), name):
+            raise TextError(f"data.{name} needs the folder gpt/reading; leave it out")
+    documents = [Document(str(path), partial(_utf8, path)) for path in paths]
+    return Source(listed([*map(str, paths)], 1), lambda: iter(documents), tuple(paths))
 
 
-def utf8_document(path: Path, name: str) -> Document:
-    """Return a UTF-8 file as a document. Reading it raises TextError if it is not UTF-8."""
-
-    def chunks() -> Iterator[bytes]:
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                while text := file.read(CHUNK_CHARACTERS):
-                    yield text.encode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise TextError(f"{name}: cannot read it as UTF-8 ({error}); convert it") from None
-
-    return Document(name, chunks)
+def _utf8(path: Path) -> Iterator[bytes]:
+    try:
+        content = path.read_bytes()
+        if "\0" in content.decode():
+            raise ValueError("a NUL is binary data")
+    except (OSError, ValueError) as error:
+        raise TextError(f"{path}: expected {_UTF8_FILE} ({error})") from None
+    yield content.removeprefix(codecs.BOM_UTF8)
 
 
 class Normalizer:
