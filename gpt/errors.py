@@ -110,17 +110,18 @@ def _is_command_line() -> bool:
 def in_python(message: str) -> str:
     """Replace options of the command line in `message` by arguments of the Python functions.
 
-    >>> in_python("choose another --run-dir, or add --overwrite or --set train.steps=9")
-    'choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
+    >>> in_python("my--text: choose another --run-dir, or add --overwrite or --set train.steps=9")
+    'my--text: choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
     """
-    message = re.sub(r"--(overwrite|memorisation)\b", r"\1=True", message)
-    message = re.sub(r"--set ([^\s,;:)]+)", r'settings=["\1"]', message)
-    message = re.sub(r"--minutes (\w+)", r"minutes=\1", message)
-    resume = r"(?:\S+ -m )?(?:\S*gpt train )?--resume "
+    dashes = r"(?<![\w./\\-])--"  # not within a name, such as that of a text
+    message = re.sub(rf"{dashes}(overwrite|memorisation)\b", r"\1=True", message)
+    message = re.sub(rf"{dashes}set ([^\s,;:)]+)", r'settings=["\1"]', message)
+    message = re.sub(rf"{dashes}minutes (\w+)", r"minutes=\1", message)
+    resume = rf"(?:\S+ -m )?(?:\S*gpt train )?{dashes}resume "
     message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
     message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
     # keep the options of torchrun and of other commands, which users type in a shell
-    option = r"((?:torchrun|gpt [a-z]+) )?--([a-z]+(?:-[a-z]+)*)"
+    option = rf"((?:torchrun|gpt [a-z]+) )?{dashes}([a-z]+(?:-[a-z]+)*)"
     return re.sub(
         option, lambda found: found[0] if found[1] else found[2].replace("-", "_"), message
     )

@@ -241,10 +241,7 @@ class PretendedCuda:
 
     @contextmanager
     def graph(
-        self,
-        graph: object,
-        stream: torch.device | None = None,
-        capture_error_mode: str = "global",
+        self, graph: object, stream: torch.device | None = None, capture_error_mode: str = "global"
     ) -> Iterator[None]:
         """As in torch, graphs without a stream share one on the first GPU of the process.
 

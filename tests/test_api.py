@@ -280,6 +280,7 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
         ({"settings": "train.step=3"}, "train.step: unknown key"),  # not a list of letters
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
         ({"config": "a\0b"}, r"a\x00b: cannot read the config (embedded null byte)"),
+        ({"config": "a--b", "run_dir": "r"}, "a--b: cannot read the config"),
     ],
 )
 def test_wrong_types_are_named(options, message):

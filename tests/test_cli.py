@@ -87,8 +87,7 @@ def test_help_and_config_errors_import_no_torch():
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize(
-    "command",
-    [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]],
+    "command", [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]]
 )
 def test_help_fits_the_terminal_and_cuts_nothing(gpt, monkeypatch, command, columns):
     """At 80 columns the descriptions of the commands ended in dots."""

@@ -280,6 +280,20 @@ def test_a_text_that_changes_while_it_is_read_is_told(second):
     ).characters
 
 
+def test_a_text_that_grows_by_a_document_is_told():
+    """Bug: with data.split=documents, a log that grew meanwhile raised an IndexError."""
+    path, lines = Path("text.txt"), ["ab\n", "cd\n"]
+
+    def documents() -> Iterator[Document]:
+        lines.append("ef\n")
+        path.write_text("".join(lines))
+        return open_source("text.txt").documents()
+
+    by_lines = DataConfig(split="documents", documents="lines")
+    with pytest.raises(TextError, match="changed while it was being read"):
+        load_corpus(Source("t", documents), by_lines)
+
+
 def test_two_that_prepare_the_same_text_do_not_collide():
     """The second waits for the first, and finds its ids."""
     path, first_reads, go_on = Path("text.txt"), threading.Event(), threading.Event()

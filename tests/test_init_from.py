@@ -22,10 +22,9 @@ from gpt.model.ensemble import make_model, members_of
 from gpt.reading.sources import open_source
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import RATE_FACTOR
-from gpt.runs.weights import weights_of
+from gpt.runs.weights import adapted_weights, weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary
-from gpt.training.run_state import adapted_weights
 from tests.conftest import PANGRAM, load, metrics_of, small
 
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53

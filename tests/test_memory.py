@@ -221,11 +221,7 @@ def test_the_batch_of_the_chosen_run_fits_into_the_memory_of_the_card(gigabytes)
             {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"},
             1,
         ),
-        (
-            "1:cpu:/x",
-            {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"},
-            None,
-        ),
+        ("1:cpu:/x", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, None),
     ],
 )
 def test_a_containers_cpu_quota_limits_the_threads(groups, files, limit, tmp_path):

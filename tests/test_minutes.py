@@ -25,7 +25,6 @@ from gpt.training import time_budget
 from gpt.training.run_context import Outcome
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
-from gpt.training.time_budget import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import same_weights
 
@@ -68,7 +67,7 @@ def timed(minutes: float = 1.0, **changes: Any) -> Config:
 
 def run_on(machine: Machine, config: Config, corpus: Corpus, run: str, **options: Any) -> Outcome:
     with machine.computing():
-        return train_run(config, corpus, Path(run), stopwatch=Stopwatch(machine), **options)
+        return train_run(config, corpus, Path(run), clock=machine, **options)
 
 
 def even(batch: int) -> float:

@@ -83,10 +83,7 @@ def recorders(
     if resumed_at is not None:
         delete_records_after(run, resumed_at, pending=pending)
     next_step = None if resumed_at is None else resumed_at + (not pending)
-    with (
-        closing(MetricsFile(run, lambda: 0.0)) as metrics,
-        closing(board(run, next_step)) as shown,
-    ):
+    with closing(MetricsFile(run, lambda: 0.0)) as metrics, closing(board(run, next_step)) as shown:
         yield [metrics, shown]
 
 

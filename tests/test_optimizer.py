@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.config.schema import Config, ModelConfig, TrainConfig
+from gpt.config.schema import Config, ModelConfig
+from gpt.config.train_config import TrainConfig
 from gpt.model.transformer import GPT
 from gpt.training.optimizer import AdamW, Muon, make_optimizers, orthogonalise
 from gpt.training.schedule import Schedule

@@ -15,7 +15,7 @@ from gpt.errors import ConfigError, Interrupted
 from gpt.reading.sources import open_source
 from gpt.recipe.choose import (
     choose_config,
-    context_of,
+    match_length,
     reads_better_as_bytes,
     repeated_part,
     repeats_much,
@@ -231,15 +231,15 @@ def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance():
     """
     source = np.random.default_rng(7)
     letters = replace(corpus_of(40_000), ids=source.integers(65, size=40_000).astype(np.uint8))
-    assert context_of(letters, 512) == 4
+    assert match_length(letters, 512) == 4
     for characters, context in ((4000 // 3, 12), (3999, 4)):
         in_bytes = replace(letters, vocabulary=BYTES, val_characters=characters)
-        assert context_of(in_bytes, 512) == context
+        assert match_length(in_bytes, 512) == context
     drawn = source.integers(2, size=40_000).astype(np.uint8)
     for vocabulary in (Vocabulary("AB"), letters.vocabulary, BYTES):
         bits = replace(letters, ids=drawn, vocabulary=vocabulary)
         assert not repeats_much(bits, 512)
-        assert context_of(bits, 8) == 4, "half a window"
+        assert match_length(bits, 8) == 4, "half a window"
 
 
 @pytest.mark.parametrize(

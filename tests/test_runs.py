@@ -339,11 +339,12 @@ def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed():
 def test_a_sweep_json_or_a_text_of_the_user_is_not_deleted(gpt, config_file):
     """Bugs: any sweep.json made a folder a sweep; --overwrite deleted the text that it needed."""
     Path("mine").mkdir()
-    Path("mine/sweep.json").write_text('{"mine": 1}')
     seeds = ("--seeds", 2, "--run-dir", "mine")
-    for command in (("runs", "--delete", "mine", "--yes"), ("train", "--config", config_file)):
-        assert gpt(*command, *(seeds if command[0] == "train" else ()))[0] == 2
-    assert Path("mine/sweep.json").read_text() == '{"mine": 1}'
+    for content in ('{"mine": 1}', "[" * 100_000):
+        Path("mine/sweep.json").write_text(content)
+        for command in (("runs", "--delete", "mine", "--yes"), ("train", "--config", config_file)):
+            assert gpt(*command, *(seeds if command[0] == "train" else ()))[0] == 2
+        assert Path("mine/sweep.json").read_text() == content
     write(1, run=Path("r"))
     Path("r/text.txt").write_text("the only copy")
     command = ("train", "r/text.txt", "--config", config_file, "--run-dir", "r", "--overwrite")

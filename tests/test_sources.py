@@ -158,7 +158,7 @@ def test_a_file_or_folder_that_may_not_be_read_is_told():
     make("folder/secret.txt", "hidden/a.txt")
     Path("folder/secret.txt").chmod(0)
     Path("hidden").chmod(0)
-    for name in ("folder/secret.txt", "folder", "hidden"):
+    for name in ("folder/secret.txt", "folder", "hidden", "hidden/a.txt"):
         assert "cannot read the text: Permission denied" in refusal(name)
 
 

@@ -31,10 +31,7 @@ from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
 
 TEXT = "日本語の文章 and naïve English — 👩🚀.\n" * 41 + "いろは\n"
-KINDS: dict[str, dict[str, Any]] = {
-    "bytes": {"data.vocabulary": "bytes"},
-    "characters": {},
-}
+KINDS: dict[str, dict[str, Any]] = {"bytes": {"data.vocabulary": "bytes"}, "characters": {}}
 
 
 @pytest.fixture(scope="module")

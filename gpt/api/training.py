@@ -1,8 +1,9 @@
 """Train a run, or resume it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpt.api.new_run import (
     NewRun,
@@ -22,10 +23,20 @@ from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
+    from gpt.text.corpus import Corpus
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
     from gpt.training.time_budget import Seconds
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """Arguments of `train` and `resume` that are passed on to the run."""
+
+    should_stop: Callable[[], bool]
+    on_event: "OnEvent | None"
+    clock: Callable[[], float]
 
 
 def train(
@@ -117,10 +128,10 @@ def train(
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
-        caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
+        caller = _Caller(should_stop, on_event, clock)
         begun = ranks.broadcast(begin_training)
         if begun and ranks.broadcast(has_checkpoint, Path(begun)):
-            return _resume(ranks, begun, None, None, None, (), caller)
+            return _resume(ranks, caller, begun)
         if begun:
             run, mode = Path(begun), "overwrite"
         ranks.broadcast(_check_folder, from_here(run), mode, resolved)
@@ -175,24 +186,24 @@ def resume(
         Interrupted, KeyboardInterrupt: see `train`.
     """
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
-        caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock or since_now()}
+        caller = _Caller(should_stop, on_event, clock or since_now())
         begun = ranks.broadcast(begin_training)
-        return _resume(ranks, begun, run, text, minutes, settings, caller)
+        return _resume(ranks, caller, begun, run, text, minutes, settings)
 
 
 def _resume(
     ranks: Ranks,
+    caller: _Caller,
     begun: str | None,
-    run: str | Path | None,
-    text: TextPath | Sequence[TextPath] | None,
-    minutes: float | None,
-    settings: Settings,
-    caller: dict[str, Any],
+    run: str | Path | None = None,
+    text: TextPath | Sequence[TextPath] | None = None,
+    minutes: float | None = None,
+    settings: Settings = (),
 ) -> "Outcome":
     """Resume a run on all ranks; see `resume`.
 
     If torchrun has restarted the processes, `begun` is the run that they trained before; otherwise
-    it is None. `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
+    it is None.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.folder import find_run
@@ -219,16 +230,15 @@ def _resume(
 def _train(
     ranks: Ranks,
     config: "Config",
-    corpus: Any,
+    corpus: "Corpus",
     run: Path,
     mode: "Mode",
-    caller: dict[str, Any],
+    caller: _Caller,
     probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
         from gpt.training.run_context import Extras
         from gpt.training.start import train_run
-        from gpt.training.time_budget import Stopwatch
 
     module = optional("gpt.api.extras")
     extras = module.training_extras() if module else Extras()
@@ -238,9 +248,10 @@ def _train(
         corpus,
         run,
         mode,
-        stopwatch=Stopwatch(caller["clock"], probed),
-        should_stop=caller["should_stop"],
-        on_event=caller["on_event"],
+        clock=caller.clock,
+        probed=probed,
+        should_stop=caller.should_stop,
+        on_event=caller.on_event,
         ranks=ranks,
         extras=extras,
     )

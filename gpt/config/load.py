@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config.mistakes import explain
-from gpt.config.schema import SETTINGS, Config, TrainConfig, explicit, flat
-from gpt.config.train_config import MAX_RATE
+from gpt.config.schema import SETTINGS, Config, explicit, flat
+from gpt.config.train_config import MAX_RATE, TrainConfig
 from gpt.config.yaml import parse
 from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded

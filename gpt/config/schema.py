@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpt.config.section import (
-    MAX_COUNT,
     ConfigSection,
     Fraction,
     NonNegativeFloat,
@@ -30,9 +29,6 @@ from gpt.config.section import (
     setting,
 )
 from gpt.config.train_config import TrainConfig
-
-# includes MAX_COUNT and TrainConfig, so that other modules can import them from here
-__all__ = ["MAX_COUNT", "Config", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
 
 # limits for untrusted configs, because a model is created before its weights are read
 MAX_LAYERS = 1000  # limit on the blocks, and on the n-gram embeddings, of all members
@@ -281,7 +277,7 @@ class Config(ConfigSection):
 
 
 def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Setting]:
-    options: dict[str, Any] = {}
+    group = ""
     for name, field in section.model_fields.items():
         if isinstance(field.default, ConfigSection):
             yield from _settings(type(field.default), f"{name}.")
@@ -289,11 +285,12 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
         text, default = field.description or "", field.default
         if get_origin(field.annotation) is Literal:
             text = f"{' | '.join(get_args(field.annotation))}: {text}"
-        if not (isinstance(default, str) and default.isprintable()):
+        if not isinstance(default, str):
             default = json.dumps(None if field.default_factory else default)
         own: Any = field.json_schema_extra
-        options = {"group": options.get("group")} | own
-        yield Setting(f"{prefix}{name}", text, _kinds(field.annotation), default, **options)
+        group = own.get("group", group)
+        kinds = _kinds(field.annotation)
+        yield Setting(f"{prefix}{name}", text, kinds, default, **own | {"group": group})
 
 
 def _kinds(annotation: Any) -> set[Any]:

@@ -83,6 +83,8 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
     path = stdin or Path(name)
     try:
         mode = path.stat().st_mode
+    except PermissionError as error:
+        raise TextError(f"{shown}: cannot read the text: {error.strerror}") from None
     except (OSError, ValueError):  # the name may contain a NUL
         mode = 0
     if stat.S_ISREG(mode):

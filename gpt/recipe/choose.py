@@ -13,7 +13,8 @@ from functools import partial
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import MAX_COUNT, Config, explicit
+from gpt.config.schema import Config, explicit
+from gpt.config.section import MAX_COUNT
 from gpt.device import computing_with, select_device
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
@@ -39,8 +40,8 @@ SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean (UTF-8) for which a text is read as bytes
 
-CONTEXT_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
-CHANCE_WINDOWS = 64  # contexts are long enough to recur by chance in at most 1 of 64 windows
+MATCHED_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
+CHANCE_WINDOWS = 64  # matches are long enough to recur by chance in at most 1 of 64 windows
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
 MAX_SCORED_IDS = 60_000  # largest number of val ids to check for repetitions, spread evenly
 # Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation
@@ -64,7 +65,7 @@ def choose_config(
     its share of a batch. Raise Interrupted if `should_stop` returns True before a measurement.
     """
     base = load_config(base, [("train.minutes", minutes)])
-    corpus.check_fits(_context(corpus, base, SIZES[0]), base.data)
+    corpus.check_fits(_window_length(corpus, base, SIZES[0]), base.data)
     chooser = _Chooser(corpus, base, clock, should_stop, ranks)
     with phase("measuring how fast models of several sizes train"):
         config, choice, probed = chooser.choose()
@@ -95,13 +96,13 @@ class _Chooser:
         self.device = select_device(self.base.device)
         given = explicit(self.base)
         self.kept = {key: value for key, value in given.items() if key != "train.steps"}
-        self.train_characters = len(self.corpus.train)
-        self.val_characters = len(self.corpus.val) - 1  # the first is not scored
+        self.train_ids = len(self.corpus.train)
+        self.val_ids = len(self.corpus.val) - 1  # the first is not scored
         V = len(self.corpus.vocabulary)
         self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         with phase("measuring how much the text repeats itself"):
             may_copy = not {"n_head", "head_size", "key_offset"} & self.base.model.model_fields_set
-            T = _context(self.corpus, self.base, SIZES[0])
+            T = _window_length(self.corpus, self.base, SIZES[0])
             self.repeats = may_copy and repeats_much(self.corpus, T)
 
     def choose(self) -> tuple[Config, Choice, Seconds]:
@@ -110,15 +111,15 @@ class _Chooser:
         Return the config, its Choice, and the expected seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
-        size, characters = table.largest_size(sizes, self.measure_size, self.train_characters)
+        size, characters = table.largest_size(sizes, self.measure_size, self.train_ids)
         max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
-        choice = table.choose_members(size, characters, self.train_characters, max_members)
+        choice = table.choose_members(size, characters, self.train_ids, max_members)
         config = self._config(choice)
         if "train.accumulation" not in self.kept:
             config = with_fewest_micro_batches(config, self.fits)
         probed = self._expected_seconds(config, size)
-        budget = TimeBudget(config, self.val_characters, Stopwatch(self.clock, probed))
-        if fraction := budget.smaller_val_fraction(config, self.corpus):
+        budget = TimeBudget(config, self.val_ids, Stopwatch(self.clock, probed))
+        if fraction := budget.smaller_val_fraction(self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
         return config, choice, probed
 
@@ -134,9 +135,9 @@ class _Chooser:
         self.measured[size] = config, stopwatch.probed
         if "train.max_steps" not in self.kept:
             config = config.changed(train={"max_steps": None})
-        val_part = TimeBudget(config, self.val_characters, stopwatch).val_part(config)
-        budget = TimeBudget(config, round(val_part * self.val_characters), stopwatch)
-        return budget.fitting_steps(config) * config.train.batch_size * config.model.T
+        val_part = TimeBudget(config, self.val_ids, stopwatch).val_part()
+        budget = TimeBudget(config, round(val_part * self.val_ids), stopwatch)
+        return budget.fitting_steps() * config.train.batch_size * config.model.T
 
     def _allowed_sizes(self) -> list[Size]:
         """Return the sizes that `base` allows; raise ConfigError if it allows none."""
@@ -155,12 +156,12 @@ class _Chooser:
 
     def _config(self, choice: Choice) -> Config:
         """Return the config for `choice`; settings that the user gave take precedence."""
-        T = _context(self.corpus, self.base, choice.size)
+        T = _window_length(self.corpus, self.base, choice.size)
         batch_size = self.kept.get("train.batch_size")
         changes = table.settings(choice, T, batch_size, repeats=self.repeats)
         in_step = step_characters(choice.characters, T, batch_size)
-        useful_passes, _ = table.useful_passes(self.train_characters)
-        max_characters = MAX_SPEEDUP * useful_passes * self.train_characters
+        useful_passes, _ = table.useful_passes(self.train_ids)
+        max_characters = MAX_SPEEDUP * useful_passes * self.train_ids
         changes |= {
             "train.minutes": self.base.train.minutes,
             "train.sample_length": SAMPLE_LENGTH,
@@ -216,7 +217,7 @@ def _shortest_run(size: Size) -> Choice:
     return Choice(size, table.MIN_SEEN_PER_PARAMETER * size.parameters)
 
 
-def _context(corpus: Corpus, base: Config, size: Size) -> int:
+def _window_length(corpus: Corpus, base: Config, size: Size) -> int:
     """Return the user's `model.T`; if unset, a T that suits the text and the size."""
     if "T" in base.model.model_fields_set:
         return base.model.T
@@ -225,15 +226,15 @@ def _context(corpus: Corpus, base: Config, size: Size) -> int:
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
     """Return whether the fraction of repeated val ids, in windows of `T`, exceeds MUCH_REPEATED."""
-    return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
+    return repeated_part(corpus.val, T, match_length(corpus, T)) > MUCH_REPEATED
 
 
-def context_of(corpus: Corpus, T: int) -> int:
-    """Return the `context` for `repeated_part`: how many ids in a row rarely recur by chance.
+def match_length(corpus: Corpus, T: int) -> int:
+    """Return the `length` for `repeated_part`: how many ids in a row rarely recur by chance.
 
     In a window of `T` ids, n given ids occur again by chance with a probability of about
     T / exp(n H), where H is the entropy of an id in nats. The result is the smallest n for which
-    this probability is at most 1 / CHANCE_WINDOWS, or the number of ids in CONTEXT_CHARACTERS
+    this probability is at most 1 / CHANCE_WINDOWS, or the number of ids in MATCHED_CHARACTERS
     characters, if that is larger. The result is at most T / 2.
     """
     per_character = len(corpus.val) / corpus.val_characters
@@ -242,13 +243,13 @@ def context_of(corpus: Corpus, T: int) -> int:
     entropy = float(torch.special.entr(p).sum())
     min_length = math.log(CHANCE_WINDOWS * T) / max(entropy, MIN_ENTROPY)
     max_length = max(1, T // 2)
-    return min(max(round(CONTEXT_CHARACTERS * per_character), math.ceil(min_length)), max_length)
+    return min(max(round(MATCHED_CHARACTERS * per_character), math.ceil(min_length)), max_length)
 
 
-def repeated_part(ids: Ids, T: int, context: int) -> float:
+def repeated_part(ids: Ids, T: int, length: int) -> float:
     """Return the fraction of `ids` that are repeated within their window of `T` ids.
 
-    An id is repeated if the `context` ids before it occurred earlier in the window, and the same id
+    An id is repeated if the `length` ids before it occurred earlier in the window, and the same id
     followed their last occurrence. An induction head predicts such ids (arXiv:2209.11895).
     """
     found = total = 0
@@ -256,8 +257,8 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
         total += y.numel()
         for inputs, targets in zip(x.tolist(), y.tolist(), strict=True):
             followed: dict[tuple[int, ...], int] = {}
-            for t in range(context - 1, len(inputs)):
-                last = tuple(inputs[t + 1 - context : t + 1])
+            for t in range(length - 1, len(inputs)):
+                last = tuple(inputs[t + 1 - length : t + 1])
                 found += followed.get(last) == targets[t]
                 followed[last] = targets[t]
     return found / total

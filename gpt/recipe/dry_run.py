@@ -86,8 +86,8 @@ def estimate_run(
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # exclude `sample_and_save`: a run does not measure it
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
-        config = budget.first_plan(config)
-    train, schedule, whole = config.train, Schedule(config), budget.val_characters
+        config = budget.first_plan()
+    train, schedule, whole = config.train, Schedule(config), budget.val_ids
     part = min(train.eval_characters or whole, whole)
     evaluations = schedule.times_due(train.eval_every)
     part_s, whole_s = budget.score_s(part), budget.score_s(whole)

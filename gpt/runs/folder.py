@@ -54,6 +54,8 @@ def is_sweep(folder: Path) -> bool:
 def find_run(name: str | None) -> Path:
     """Return the folder of the run `name` (a path, or a name in `runs/`); None is the newest.
 
+    If an overwrite of that run was killed, complete or undo it first.
+
     Raises:
         UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
     """
@@ -116,7 +118,7 @@ def is_ours(folder: Path) -> bool:
 
 def _has_sweep(folder: Path) -> bool:
     """Return whether `folder` has a sweep.json that lists runs, as gpt writes it."""
-    with suppress(OSError, ValueError, Unreadable):
+    with suppress(OSError, ValueError, RecursionError):
         tree = json.loads(read_bounded(folder / SWEEP, MAX_SWEEP_BYTES))
         runs = tree.get("runs") if isinstance(tree, dict) else None
         return isinstance(runs, list) and all(isinstance(each, dict) for each in runs)

@@ -131,18 +131,17 @@ def load_corpus(
 def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     """Encode the text of `task`, and write its ids and its corpus.json to `folder`."""
     parts, name = task.parts(), task.name
-    counts = count_text(task, parts)
-    if not counts.characters:
-        raise TextError(f"{name}: expected some text, got none")
     temporary = folder / ".ids.npy.tmp"  # renamed when complete; the caller has locked the folder
     try:
+        counts = count_text(task, parts)
+        if not counts.characters:
+            raise TextError(f"{name}: expected some text, got none")
         with temporary.open("wb") as file:  # with a memory map, a full disk would kill the process
-            try:
-                fields = write(parts, counts, file)
-            except (KeyError, ValueError):
-                raise _changed(task.source) from None
+            fields = write(parts, counts, file)
         ids = folder / f"ids-{str(fields['sha256'])[:16]}.npy"
         temporary.replace(ids)
+    except (KeyError, ValueError):
+        raise _changed(task.source) from None
     finally:
         temporary.unlink(missing_ok=True)
     notices = [notice for source in task.sources for notice in source.notices()]

@@ -60,6 +60,8 @@ class Part:
         for file in self.source.documents():
             between = b"" if is_first else separator
             for fragment, ends in divided(file, normalizer, documents):
+                if self.chosen is not None and index == len(self.chosen):
+                    raise ValueError("the text has changed")
                 if self.chosen is None or self.chosen[index]:
                     yield between + fragment
                     is_first, between = False, b""

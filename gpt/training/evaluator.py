@@ -4,12 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
-from pydantic.dataclasses import dataclass
-
-from gpt.config.schema import TrainConfig
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.shapes import parameter_count
@@ -17,7 +12,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
-from gpt.training.run_context import Outcome, RunContext
+from gpt.training.run_context import Diverged, Outcome, Progress, RunContext
 from gpt.training.time_budget import CHARACTER, SAMPLING, Stopwatch
 
 OVERFIT_GAP = 0.1  # a val loss above the train loss by more than this fraction is overfitting
@@ -25,67 +20,6 @@ RISE = 0.01  # a val loss above the best val loss by more than this fraction is 
 FALL = 0.02  # a val loss that fell by a larger fraction in the run's second half is still falling
 TINY = 1e-9  # nats; avoids a division by 0
 MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
-OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best loss, after which to warn
-
-Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
-
-
-class Diverged(Exception):
-    """The loss, the gradient or a weight is NaN or infinite. The message names the step."""
-
-
-@dataclass(config=ConfigDict(strict=True))  # so that a damaged file raises an error
-class Progress:
-    """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
-
-    loss: float = math.inf  # newest `val_loss`, or `val_loss_part` with train.eval_characters
-    best_loss: float = math.inf  # `loss` at `best_step`; like `loss`, can be on a part of val
-    best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # whole val split, current weights; None if not evaluated
-    best_val_loss: float = math.inf  # whole val split, best checkpoint; set at the end of the run
-    middle_loss: float = math.inf  # newest `loss` in the first half of the run
-    since_best: NonNegativeInt = 0  # evaluations in a row without a new best loss
-    pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
-    ended: bool = False  # whether early stopping has ended the run
-    skipped_in_a_row: NonNegativeInt = 0  # number of steps skipped since the last good step
-    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of all learning rates; see Schedule
-    elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
-
-    def add(self, step: int, loss: float) -> bool:
-        """Record the `loss` of an evaluation; return whether it is the best so far."""
-        self.loss = loss
-        is_best = loss < self.best_loss
-        if is_best:
-            self.set_best(step)
-        else:
-            self.since_best += 1
-        return is_best
-
-    def set_best(self, step: int) -> None:
-        """Set the best step to `step`, and the best loss to the loss that was recorded last."""
-        self.best_loss, self.best_step, self.since_best = self.loss, step, 0
-
-    def overfit_warning(self) -> str:
-        """Return a warning when `since_best` reaches OVERFIT_EVALUATIONS, else an empty string."""
-        if self.since_best != OVERFIT_EVALUATIONS or self.loss <= self.best_loss:
-            return ""
-        return (
-            f"the val loss has risen since step {self.best_step}: the model overfits; the "
-            f"checkpoint of step {self.best_step} remains the best"
-        )
-
-    def early_stop(self, train: TrainConfig) -> str:
-        """Return why the settings `train` end training early; an empty string if they do not."""
-        target, patience = train.stop_at_val_loss, train.patience
-        if target is not None and self.loss <= target:
-            part = " on a part of val" if train.eval_characters else ""
-            return f"val loss {self.loss:.4f}{part} has reached train.stop_at_val_loss {target}"
-        if patience is not None and self.since_best >= patience:
-            return (
-                f"the val loss has not improved since step {self.best_step}, which is the "
-                f"checkpoint that `gpt sample` uses (train.patience {patience})"
-            )
-        return ""
 
 
 class Evaluator:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.config.schema import TrainConfig
+from gpt.config.train_config import TrainConfig
 from gpt.model.transformer import GPT, Block
 from gpt.runs.format import Tensors
 
@@ -140,9 +140,8 @@ class Muon(Optimizer):
         process a list of tensors with one kernel.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
-        directions = torch._foreach_lerp(  # Nesterov momentum
-            update_means(momentum, self.gradients, self.MOMENTUM, skip), momentum, self.MOMENTUM
-        )
+        gradients = update_means(momentum, self.gradients, self.MOMENTUM, skip)
+        directions = torch._foreach_lerp(gradients, momentum, self.MOMENTUM)  # Nesterov momentum
         decay = 1 - rate * self.weight_decay
         torch._foreach_mul_(
             self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)

@@ -13,32 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 
 from gpt.config.removed import COUNTS_NOTICE
-from gpt.config.schema import Config, ModelConfig
+from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
 from gpt.model.ensemble import LanguageModel, make_model
-from gpt.model.shapes import parameter_shapes
 from gpt.runs.folder import find_run
-from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import check_resumable, check_same_model, recover, warn_of_known_val
-from gpt.runs.weights import load_model, load_weights
+from gpt.runs.weights import adapted_weights, load_model, load_weights
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import Update, build_step, computed_with, with_compile_choice
-from gpt.training.evaluator import Diverged, Progress
-from gpt.training.run_context import RunContext
+from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
-from gpt.training.time_budget import Stopwatch, TimeBudget
+from gpt.training.time_budget import Seconds, Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by a larger factor
-
-OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them as the last row
 
 MAX_SKIPPED_STEPS = 3  # number of skipped steps in a row that causes a rollback
 MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
@@ -58,22 +53,26 @@ class RunState:
     provenance: dict[str, str | int] = field(default_factory=dict)  # see `initial_model`
 
 
-def new_state(context: RunContext, stopwatch: Stopwatch) -> RunState:
-    """Return the state of a new run, with a plan of its steps if `train.minutes` is set."""
+def new_state(context: RunContext, probed: Seconds | None) -> RunState:
+    """Return the state of a new run, with a plan of its steps if `train.minutes` is set.
+
+    `probed` contains the seconds of steps and of a character that were measured before, if any.
+    """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
     update = build_step(config, model, context.device, ranks, corpus.train)
-    if config.train.minutes is not None and not stopwatch.probed:
+    stopwatch = Stopwatch(context.clock, probed)
+    if config.train.minutes is not None and not probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
-    config = ranks.broadcast(budget.first_plan, config)
+    config = ranks.broadcast(budget.first_plan)
     schedule = Schedule(config)
     update.use_schedule(schedule)
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
     if (minutes := config.train.minutes) is not None:
-        steps, last_s = counted(schedule.steps, "step"), budget.score_s(budget.val_characters)
+        steps, last_s = counted(schedule.steps, "step"), budget.score_s(budget.val_ids)
         if schedule.steps == config.train.max_steps:
             log.info("%s (train.max_steps); they may take less than %g min", steps, minutes)
         else:
@@ -225,27 +224,6 @@ def initial_model(
     }
 
 
-def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
-    """Return the weights of the checkpoint `data`, resized for `vocabulary` and `config.T`.
-
-    Embeddings and the head get one row for each id, (V, C). The row of a new character is the mean
-    of all old rows, so its logit is the mean of the old characters' logits. Position embeddings
-    (T, C) are cut to the first `config.T` rows.
-    """
-    old_rows = {name: row for row, name in enumerate(data.vocabulary.names)}
-    rows = [old_rows.get(name, OLD_MEAN) for name in vocabulary.names]
-    shapes = parameter_shapes(config, len(vocabulary))
-    one_more = parameter_shapes(config, len(vocabulary) + 1)
-    weights = Tensors()
-    for name, array in data.weights.items():
-        if one_more[name] == shapes[name]:  # the shape does not depend on V
-            weights[name] = array[: shapes[name][0]]
-        else:
-            mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
-            weights[name] = np.concatenate([array, mean])[rows]  # from (old V + 1, C)
-    return weights
-
-
 def read_results(
     update: Update,
     unread: Sequence[StepResult],
@@ -266,13 +244,13 @@ def read_results(
     """
     results = update.read(list(unread))
     for number, (losses, norms) in enumerate(results, step - len(results) + 1):
-        members = enumerate(zip(update.members, losses, norms, strict=True))
-        failed = [m for m, (member, *result) in members if member.scaler.is_failure(*result)]
-        if not failed:
+        results_of_members = zip(update.members, losses, norms, strict=True)
+        failures = [each.scaler.is_failure(loss, norm) for each, loss, norm in results_of_members]
+        if not any(failures):
             progress.skipped_in_a_row = 0
             continue
         progress.skipped_in_a_row += 1
-        m = failed[0]
+        m = failures.index(True)
         whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
         numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
         reason = f"step {number} skipped{whose}: {numbers}"

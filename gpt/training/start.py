@@ -25,7 +25,7 @@ from gpt.training.callbacks import OnEvent
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Extras, Outcome, RunContext
 from gpt.training.run_state import RunState, new_state, resumed_state
-from gpt.training.time_budget import Stopwatch
+from gpt.training.time_budget import Seconds
 from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -50,25 +50,27 @@ def train_run(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     on_event: OnEvent | None = None,
-    stopwatch: Stopwatch | None = None,
+    clock: Callable[[], float] | None = None,
+    probed: Seconds | None = None,
     ranks: Ranks = SINGLE,
     extras: Extras = Extras(),  # noqa: B008  # it is immutable
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
     The weights after step N depend only on the config, the text, the run in `train.init_from`, and,
-    with `train.minutes`, on the clock of `stopwatch`; on CUDA, two runs agree only up to rounding,
+    with `train.minutes`, on `clock`; on CUDA, two runs agree only up to rounding,
     as some kernels add in any order. Logging, evaluations, checkpoints and resumes do not change
     the weights, but a resume with a new value of `train.steps` plans the remaining steps anew.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
 
-    `should_stop` is also called by threads of an evaluation. The clock of `stopwatch` returns the
-    seconds since the command began. If `stopwatch` is None, time is counted from this call.
+    `should_stop` is also called by threads of an evaluation. `clock` returns the seconds since the
+    command began, by default since this call. `probed` contains the seconds of steps and of a
+    character that were measured before, if any.
     """
     called_at = time.perf_counter()
-    stopwatch = stopwatch or Stopwatch(lambda: time.perf_counter() - called_at)
+    clock = clock or (lambda: time.perf_counter() - called_at)
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
     is_new = mode not in ("resume", "extend")
@@ -76,10 +78,10 @@ def train_run(
         with phase("preparing the training"):
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
             context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, stopwatch.clock, extras
+                config, corpus, run.absolute(), ranks, should_stop, device, clock, extras
             )
             if is_new:
-                state = new_state(context, stopwatch)
+                state = new_state(context, probed)
                 # last, because the calls above can fail
                 folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpt.config.load import load_config
-from gpt.config.schema import MAX_COUNT, Config
+from gpt.config.schema import Config
+from gpt.config.section import MAX_COUNT
 from gpt.distributed import Ranks
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate, timed_ids
@@ -122,10 +123,10 @@ class TimeBudget:
     """
 
     def __init__(
-        self, config: Config, val_characters: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
+        self, config: Config, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
-        self.train, self.stopwatch = config.train, stopwatch
-        self.val_characters, self.elapsed_before = val_characters, elapsed_before
+        self.config, self.stopwatch = config, stopwatch
+        self.val_ids, self.elapsed_before = val_ids, elapsed_before  # val_ids: those to score
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
         self.next_check_s = self.used_s + CHECK_PART / 2 * self.given_s
@@ -140,44 +141,43 @@ class TimeBudget:
         """Seconds of `train.minutes` that remain for training and evaluations."""
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
-    def val_part(self, config: Config) -> float:
+    def val_part(self) -> float:
         """Return the fraction of val to keep: 1 if the config sets val, or scoring val is fast."""
-        whole_s = self.score_s(self.val_characters)
-        is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
+        whole_s = self.score_s(self.val_ids)
+        is_given = {"val_fraction", "val_source", "split"} & self.config.data.model_fields_set
         if is_given or whole_s <= WHOLE_PART * self.limit_s:
             return 1.0
         return REDUCED_VAL * WHOLE_PART * self.limit_s / whole_s
 
-    def smaller_val_fraction(self, config: Config, corpus: Corpus) -> float | None:
+    def smaller_val_fraction(self, corpus: Corpus) -> float | None:
         """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
-        if (part := self.val_part(config)) == 1:
+        if (part := self.val_part()) == 1:
             return None
-        min_fraction = 2 * (config.model.T + 2) / corpus.characters  # 2 x, as rounding may halve it
-        fraction = max(part * corpus.val_characters / corpus.characters, min_fraction)
+        least = 2 * (self.config.model.T + 2)  # twice what is needed, as rounding may halve it
+        fraction = max(part * corpus.val_characters, least) / corpus.characters
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
         return fraction if fraction * corpus.characters < corpus.val_characters else None
 
-    def first_plan(self, config: Config) -> Config:
-        """Return a new run's `config` with as many `train.steps` as fit into `train.minutes`.
+    def first_plan(self) -> Config:
+        """Return a new run's config with as many `train.steps` as fit into `train.minutes`.
 
         If evaluations would take too much of the time, limit them by `train.eval_characters`. A
         config without `train.minutes`, or with `train.plans`, is returned unchanged.
         """
-        if config.train.minutes is None or config.train.plans:
-            return config
-        config = self.with_short_evaluations(config)
-        self.train = config.train
-        steps = self.first_total(Schedule(config), 0)
+        if self.config.train.minutes is None or self.config.train.plans:
+            return self.config
+        self.limit_evaluations()
+        steps = self.first_total(Schedule(self.config), 0)
         settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
-        if steps < config.train.warmup_steps:
+        if steps < self.config.train.warmup_steps:
             settings.append("train.warmup_steps=null")  # the default, a tenth of the steps
-        return load_config(config, settings)
+        return load_config(self.config, settings)
 
     def first_total(self, schedule: Schedule, step: int) -> int:
         """Return how many steps the run can have; raise UsageError if none fits after `step`."""
         step_s = self.step_s(schedule, step)
-        closing_s = self.score_s(self.val_characters) + self.stopwatch.other_s(SAMPLING)
+        closing_s = self.score_s(self.val_ids) + self.stopwatch.other_s(SAMPLING)
         if (missing_s := step_s + closing_s - self.remaining_s) > 0:
             raise UsageError(
                 f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
@@ -202,16 +202,16 @@ class TimeBudget:
 
     def total_steps(self, schedule: Schedule, step: int, whole_splits: int = 1) -> int:
         """Return how many steps the whole run can have, at least `step` + 1; see `new_total`."""
-        part = self.train.eval_characters
-        fixed_s = whole_splits * self.score_s(self.val_characters) if part else 0.0
+        part = self.config.train.eval_characters
+        fixed_s = whole_splits * self.score_s(self.val_ids) if part else 0.0
         step_s = self.step_s(schedule, step)
-        eval_s = self.score_s(part or self.val_characters) + self.stopwatch.other_s(SAMPLING)
-        if isinstance(every := self.train.eval_every, int):
+        eval_s = self.score_s(part or self.val_ids) + self.stopwatch.other_s(SAMPLING)
+        if isinstance(every := self.config.train.eval_every, int):
             step_s += eval_s / every
         else:
             fixed_s += schedule.times_due(every, step) * eval_s
         steps = int((self.remaining_s - fixed_s) / max(step_s, MIN_STEP_S))
-        return max(step + 1, min(step + steps, self.train.max_steps or MAX_COUNT))
+        return max(step + 1, min(step + steps, self.config.train.max_steps or MAX_COUNT))
 
     def step_s(self, schedule: Schedule, step: int) -> float:
         """Return the expected seconds of a step, averaged from `step` to the end of the run."""
@@ -219,25 +219,23 @@ class TimeBudget:
         short_s, long_s = map(self.stopwatch.step_s, (schedule.short_T, schedule.T))
         return short * short_s + (1 - short) * long_s
 
-    def score_s(self, characters: int) -> float:
-        """Return the seconds to score `characters` characters of val."""
-        return min(characters, self.val_characters) * self.stopwatch.other_s(CHARACTER)
+    def score_s(self, ids: int) -> float:
+        """Return the seconds to score `ids` ids of val."""
+        return min(ids, self.val_ids) * self.stopwatch.other_s(CHARACTER)
 
-    def fitting_steps(self, config: Config) -> int:
-        """Return how many steps of a new run of `config` fit into `train.minutes`, at least 1."""
-        config = self.with_short_evaluations(config)
-        self.train = config.train
-        return self.total_steps(Schedule(config), 0)
+    def fitting_steps(self) -> int:
+        """Return how many steps of a new run fit into `train.minutes`, at least 1."""
+        self.limit_evaluations()
+        return self.total_steps(Schedule(self.config), 0)
 
-    def with_short_evaluations(self, config: Config) -> Config:
-        """Return `config`, limited by `train.eval_characters` if scoring all of val is too slow."""
-        schedule = Schedule(config)
+    def limit_evaluations(self) -> None:
+        """Limit evaluations by `train.eval_characters` if scoring all of val is too slow."""
+        schedule, train = Schedule(self.config), self.config.train
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))
-        before_last = schedule.times_due(config.train.eval_every) - 1  # the last scores all of val
+        before_last = schedule.times_due(train.eval_every) - 1  # the last scores all of val
         affordable_s = CURVE_PART * self.limit_s
-        whole_s = before_last * self.score_s(self.val_characters)
-        if config.train.eval_characters or whole_s <= affordable_s:
-            return config
-        part = max(MIN_EVAL_CHARACTERS, int(affordable_s / whole_s * self.val_characters))
-        return load_config(config, [f"train.eval_characters={part}"])
+        whole_s = before_last * self.score_s(self.val_ids)
+        if not train.eval_characters and whole_s > affordable_s:
+            part = max(MIN_EVAL_CHARACTERS, int(affordable_s / whole_s * self.val_ids))
+            self.config = load_config(self.config, [f"train.eval_characters={part}"])

@@ -15,12 +15,12 @@ from gpt.training.callbacks import (
     delete_records_after,
 )
 from gpt.training.checkpointer import Checkpointer
-from gpt.training.evaluator import Diverged, Evaluator
-from gpt.training.run_context import Outcome, RunContext
+from gpt.training.evaluator import Evaluator
+from gpt.training.run_context import Diverged, Outcome, RunContext
 from gpt.training.run_state import RunState, read_results, restore_last
 from gpt.training.step import StepResult
 from gpt.training.tensorboard import TensorBoard
-from gpt.training.time_budget import SAMPLING
+from gpt.training.time_budget import MIN_STEP_S, SAMPLING
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Trainer:
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `self.metrics`."""
         T = self.schedule.shape(self.step)[1]
-        self.end_previous_lap(T)
+        self.stopwatch.lap(T, 0)  # counts the time since the last step, but no step
         self.unread.append(self.update(self.step))
         self.step += 1
         self.is_unsaved = True
@@ -112,16 +112,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_step(self.step)
         if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
-            pace = round(self.timed_characters / self.timed_s, 1)
+            pace = round(self.timed_characters / max(self.timed_s, MIN_STEP_S), 1)
             lr, passes = self.schedule.lr(self.step - 1), self.evaluator.passes(self.step)
             self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
             self.timed_characters, self.timed_s = 0, 0.0
-
-    def end_previous_lap(self, T: int) -> None:
-        """Count the time since the last step as SAMPLING after an evaluation, else as step time."""
-        was_evaluated = self.metrics.keys() & {"val_loss", "val_loss_part"}
-        work, times = (SAMPLING, 1) if was_evaluated else (T, 0)  # 0: add seconds, but no step
-        self.stopwatch.lap(work, times)
 
     def read_due_results(self) -> dict[str, float]:
         """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
@@ -139,29 +133,31 @@ class Trainer:
         """Return whether an event with the period `every` is due; False for a period in minutes."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
-    def evaluate(self) -> None:
-        """If an evaluation is due, compute the val loss, and draw a sample."""
+    def evaluate(self) -> bool:
+        """If an evaluation is due, compute the val loss, and draw a sample; else return False."""
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
-            return
+            return False
         check_equal(self.update.model, self.step, self.context.ranks)
         try:
             losses = self.evaluator.evaluate(self.step, self.schedule.part_done(self.step))
         except Stopped:  # the next resume repeats the evaluation
             self.evaluator.progress.pending = self.metrics
             self.metrics = {}
-            return
+            return False
         self.metrics |= losses
         if warning := self.evaluator.progress.overfit_warning():
             self.notify(self.step, warning)
-        text = self.evaluator.sample(self.step) if self.callbacks else ""
+        is_sampled = self.callbacks and self.config.sample_length
+        text = self.evaluator.sample(self.step) if is_sampled else ""
         for callback in self.callbacks:
             if text:
                 callback.on_sample(self.step, text)
             callback.on_evaluation(self.step, losses, self.evaluator.is_best)
+        return True
 
     def do_what_is_due(self) -> None:
         """Evaluate, log, plan and save, each only if due. If a stop is requested, save and stop."""
-        self.evaluate()
+        is_evaluated = self.evaluate()
         if self.metrics:
             for callback in self.callbacks:
                 callback.on_metrics(self.step, self.metrics)
@@ -173,6 +169,8 @@ class Trainer:
         if stop and not self.evaluator.reason_to_stop:
             resume = command("train", "--resume", self.context.name)
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
+        if is_evaluated:
+            self.stopwatch.lap(SAMPLING)
 
     def agree(self) -> tuple[bool, bool, int]:
         """Return decisions that depend on signals or clocks, the same on all ranks.
