@@ -3,10 +3,11 @@
 import asyncio
 import base64
 import ipaddress
+import json
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -23,8 +24,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt.errors import GPTError, UsageError
-from gpt.serve.completions import Completion, error_content, parse_request
+from gpt.serve.completions import Completion, parse_request
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
@@ -177,10 +180,28 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, app: App, completion: Completion) -> None:
-        events = completion.events(lambda: app.advance(completion))
-        headers = {"Cache-Control": "no-cache"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
         self.app, self.completion = app, completion
+        headers = {"Cache-Control": "no-cache"}
+        super().__init__(self.events(), headers=headers, media_type="text/event-stream")
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield the response as server-sent events."""
+        completion = self.completion
+        with_usage = completion.request.stream_options.get("include_usage")
+        end = {"usage": None} if with_usage else {}
+        pending = completion.choices
+        try:
+            while pending:
+                await self.app.advance(completion)
+                news = [choice for choice in pending if choice.text or choice.finish_reason]
+                pending = [choice for choice in pending if choice.finish_reason is None]
+                events = [completion.head | {"choices": [each.take()]} | end for each in news]
+                yield "".join(map(_event, events))
+            if with_usage:
+                yield _event(completion.head | {"choices": [], "usage": completion.usage()})
+        except Exception as error:
+            yield _event(error_content(error))
+        yield "data: [DONE]\n\n"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -195,6 +216,24 @@ class EventStream(StreamingResponse):
 
         with self.app.places(self.completion):
             await super().__call__(scope, receive, send_in_time)
+
+
+def _event(content: dict[str, Any]) -> str:
+    # ASCII, because some clients would end the line at a character such as U+2028
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def error_content(error: Exception) -> dict[str, Any]:
+    """Return the JSON of an error, in OpenAI's format. Log unexpected errors."""
+    if isinstance(error, HTTPException):
+        is_server_error = error.status_code >= 500
+        message, kind = error.detail, "server_error" if is_server_error else "invalid_request_error"
+    elif isinstance(error, GPTError):
+        message, kind = str(error), "server_error"
+    else:
+        log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+        message, kind = f"internal error: {type(error).__name__}", "server_error"
+    return {"error": {"message": message, "type": kind}}
 
 
 async def _read_body(request: Request) -> bytes:

@@ -1,13 +1,11 @@
 """Answer completion requests, as in OpenAI's API: generate texts, and convert their ids to JSON."""
 
-import json
-import logging
 import os
 import reprlib
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,13 +16,10 @@ from starlette.exceptions import HTTPException
 
 from gpt.config.schema import Probability, SampleConfig
 from gpt.config.section import NonNegativeFloat, PositiveInt
-from gpt.errors import GPTError
 from gpt.sampling.generate import Generator, sample_streams
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
 from gpt.text.vocabulary import encode_prompt
-
-log = logging.getLogger(__name__)
 
 MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, because all stay in memory
 MAX_LIKELY = 5  # largest number of alternatives listed for a token
@@ -240,25 +235,7 @@ class Completion:
     def response(self) -> dict[str, Any]:
         """Return the whole response, after the texts have ended."""
         choices = [choice.take() for choice in self.choices]
-        return self.head | {"choices": choices, "usage": self._usage()}
-
-    async def events(self, advance: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-        """Yield the response as server-sent events; call `advance` to generate each part."""
-        with_usage = self.request.stream_options.get("include_usage")
-        end = {"usage": None} if with_usage else {}
-        pending = self.choices
-        try:
-            while pending:
-                await advance()
-                news = [choice for choice in pending if choice.text or choice.finish_reason]
-                pending = [choice for choice in pending if choice.finish_reason is None]
-                events = [self.head | {"choices": [choice.take()]} | end for choice in news]
-                yield "".join(map(_event, events))
-            if with_usage:
-                yield _event(self.head | {"choices": [], "usage": self._usage()})
-        except Exception as error:
-            yield _event(error_content(error))
-        yield "data: [DONE]\n\n"
+        return self.head | {"choices": choices, "usage": self.usage()}
 
     def _generate(self) -> Iterator[None]:
         """Continue the prompts, after echoing them if requested; yield after each id."""
@@ -305,7 +282,8 @@ class Completion:
         likely = {names[each]: float(log_probabilities[each]) for each in [*top, id_]}
         return Token(id_, float(log_probabilities[id_]), likely)
 
-    def _usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
+        """Return the numbers of tokens of the prompts and of the generated texts."""
         prompt = sum(map(len, self.prompts[:: self.request.n]))
         generated = sum(choice.generated for choice in self.choices)
         return {
@@ -313,21 +291,3 @@ class Completion:
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
         }
-
-
-def _event(content: dict[str, Any]) -> str:
-    # ASCII, because some clients would end the line at a character such as U+2028
-    return f"data: {json.dumps(content)}\n\n"
-
-
-def error_content(error: Exception) -> dict[str, Any]:
-    """Return the JSON of an error, in OpenAI's format. Log unexpected errors."""
-    if isinstance(error, HTTPException):
-        is_server_error = error.status_code >= 500
-        message, kind = error.detail, "server_error" if is_server_error else "invalid_request_error"
-    elif isinstance(error, GPTError):
-        message, kind = str(error), "server_error"
-    else:
-        log.error("internal error: %r", error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
-        message, kind = f"internal error: {type(error).__name__}", "server_error"
-    return {"error": {"message": message, "type": kind}}

@@ -1,4 +1,4 @@
-"""Evaluations on the val split: the newest loss, the best so far, and early stopping."""
+"""Evaluations: the val loss, samples, and the advice at the end of a run."""
 
 import math
 from collections.abc import Mapping
