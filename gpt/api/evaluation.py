@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.model import Model
-from gpt.api.new_run import Settings, TextPath, encode_sources, open_sources, read_text, resolve
+from gpt.api.new_run import (
+    Settings,
+    TextPath,
+    changed_config,
+    encode_sources,
+    open_sources,
+    read_text,
+)
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.terminal import phase
 
@@ -106,7 +113,7 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     names = [text] if isinstance(text, str | Path) else text
     if not any(may_have_columns(str(name)) for name in names):
         changes["data.column"] = None
-    config = resolve(model.config, text, changes)
+    config = changed_config(model.config, text, changes)
     corpus = encode_sources(config, open_sources(config.data))
     if corpus.sha256 == model.checkpoint.text_sha256:
         log.warning(
@@ -182,7 +189,7 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
     """
     from gpt.evaluation.text_report import describe_text
 
-    config = resolve(None, text, settings)
+    config = changed_config(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = encode_sources(config, sources)
     changes: dict[str, Any] = {"vocabulary": "characters"}

@@ -36,7 +36,7 @@ PATIENCE = 3  # number of evaluations without a new best loss after which fine-t
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
 
 
-def resolve(
+def changed_config(
     config: "Config | str | Path | None",
     text: TextPath | Sequence[TextPath] | None,
     settings: Settings,
@@ -236,7 +236,7 @@ class NewRun:
             changes.append(("train.init_from", str(self.init_from)))
         if self.minutes is not None:
             changes.append("train.plans=null")
-        config = resolve(self.config, self.text, changes, self.minutes, inherit=inherited)
+        config = changed_config(self.config, self.text, changes, self.minutes, inherit=inherited)
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
         if self.needs_choice(config):  # gpt will set `train.minutes`, so max_steps has an effect
             given -= {"train.max_steps"}

@@ -10,9 +10,9 @@ from gpt.api.new_run import (
     Settings,
     TextPath,
     as_changes,
+    changed_config,
     optional,
     read_text,
-    resolve,
     since_now,
 )
 from gpt.distributed import Ranks, begin_training, joined
@@ -221,7 +221,7 @@ def _resume(
     extends = newest.finished and (minutes is not None or "train.minutes" in given)
     if extends and "train.max_steps" not in given:
         changes.append("train.max_steps=null")  # the old limit does not apply to the added time
-    settled = resolve(newest.config, text, changes, minutes)
+    settled = changed_config(newest.config, text, changes, minutes)
     check_effects(settled, given)
     corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
     return _train(ranks, settled, corpus, folder, "extend" if extends else "resume", caller)

@@ -147,7 +147,7 @@ def _resumed_plan(
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
     stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
-    schedule.scale = progress.scale
+    schedule.lr_scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     elif not config.train.plans and (before.plans or before.steps != config.train.steps):
@@ -167,7 +167,7 @@ def _announce_rates(before: Schedule, after: Schedule, step: int) -> None:
     """Log a message if the learning rate rises because a resume at `step` changes the schedule."""
     every = max(1, (after.steps - step) // 100)
     highest = max((after.lr(later) for later in range(step, after.steps, every)), default=0.0)
-    now = after.scale * before.lr(max(step - 1, 0))
+    now = after.lr_scale * before.lr(max(step - 1, 0))
     if step > before.warmup_steps and highest > RISE_TO_ANNOUNCE * now:
         message = "from step %d, the learning rate rises from %.2g to %.2g and falls until step %d"
         log.info(f"{message}; the val loss may rise at first", step, now, highest, after.steps)
@@ -269,16 +269,16 @@ def restore_last(
     Return the step of the checkpoint, and its losses and counters. Raise TrainingError if the run
     has already rolled back MAX_ROLLBACKS times; the error's message begins with `reason`.
     """
-    if schedule.scale <= 2**-MAX_ROLLBACKS:
+    if schedule.lr_scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
             f"{reason}; the run rolled back {MAX_ROLLBACKS} times. The checkpoints of "
             f"{context.name} are unchanged. Start again with a lower train.learning_rate, or "
             f"train.precision fp32"
         )
-    schedule.scale /= 2
+    schedule.lr_scale /= 2
     data, state = context.ranks.broadcast(recover, context.folder)
     load_weights(update.model, data)
     update.load_state_dict(state)
     progress = Progress(**state.numbers["progress"])
-    progress.scale, progress.skipped_in_a_row = schedule.scale, 0
+    progress.scale, progress.skipped_in_a_row = schedule.lr_scale, 0
     return data.step, progress

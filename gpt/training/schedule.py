@@ -24,7 +24,7 @@ SHORT_PART = Fraction(5, 6)  # fraction of a run, from its start, with `train.fi
 class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
-    Checkpoints store `plans` as `train.plans`. `scale` is a factor of all learning rates. Each
+    Checkpoints store `plans` as `train.plans`. `lr_scale` is a factor of all learning rates. Each
     rollback after a divergence halves it.
     """
 
@@ -36,7 +36,7 @@ class Schedule:
         self.short_T = train.first_window or self.T
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans
-        self.scale = 1.0
+        self.lr_scale = 1.0
 
     @property
     def steps(self) -> int:
@@ -63,7 +63,7 @@ class Schedule:
         begin, end = self._phase(step)[0]
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
-            return self.scale * (self.peak * (step + 1) / self.warmup_steps)
+            return self.lr_scale * (self.peak * (step + 1) / self.warmup_steps)
         # 2) linear decay from the peak; it would reach the floor one step after the last step
         peak = self.peak
         if begin > 0:
@@ -73,7 +73,7 @@ class Schedule:
         rise = max(1, min(self.warmup_steps, (end - begin) // 10))
         if begin > 0 and step < begin + rise:
             rate = self.floor + (step - begin + 1) / rise * (rate - self.floor)
-        return self.scale * rate
+        return self.lr_scale * rate
 
     def _decayed(self, peak: float, part: Fraction) -> float:
         return self.floor + (1 - float(part)) * (peak - self.floor)

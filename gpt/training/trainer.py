@@ -44,7 +44,7 @@ class Trainer:
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
         self.timed_characters, self.timed_s = 0, 0.0  # of the steps since the pace was logged
-        self.rollback = ""  # notice about the last rollback, if any
+        self.rollback_notice = ""  # about the last rollback, if any
 
     def elapsed_s(self) -> float:
         """Return the seconds of training over all resumes, without the time between resumes."""
@@ -85,8 +85,8 @@ class Trainer:
     def start(self) -> None:
         """Save changed settings; evaluate a new run, or repeat an interrupted evaluation."""
         self.stopwatch.start()
-        if self.rollback:
-            self.notify(self.step, self.rollback)
+        if self.rollback_notice:
+            self.notify(self.step, self.rollback_notice)
         if self.is_unsaved:  # a resume changed settings, or a rollback the learning rates
             self.report_plan()
             self.write_checkpoint()
@@ -244,4 +244,4 @@ class Trainer:
         self.resumed_at = self.checkpointer.saved_at_step = self.step
         self.unread = []
         self.is_unsaved = True
-        self.rollback = f"{message}; learning rates x {progress.scale:g} from here"
+        self.rollback_notice = f"{message}; learning rates x {progress.scale:g} from here"
