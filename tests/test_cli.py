@@ -635,13 +635,16 @@ def test_without_a_terminal_a_line_from_time_to_time_shows_the_progress(
         ((1.0, 1.2, 1.2, 0.1, 1), "more time would help most: .* was still falling"),
         ((1.2, 1.2, 1.2, 0.1, 9), "more time would help most: .* was still falling"),
         ((1.2, 1.2, 1.2, 0.01, 9), "neither more time nor more text"),
+        ((1.2, 1.21, 1.2, 0.1, 9), "neither more time nor more text"),  # bug: "was still falling"
         ((2.0, 3.5, 3.5, -0.7, 0.1), "more time would help most: there were only 0.1 passes"),
         ((9.5, 20.0, 9.5, -0.7, 0.1), "a lower train.learning_rate would help most: .* of 4.00"),
     ],
 )
 def test_the_losses_of_a_run_decide_what_would_help_most(numbers, advice):
     """Bugs: more time was advised after a divergence, and for a text that was used up."""
-    assert re.match(advice, advise(*numbers, untrained_loss=4.0))
+    assert re.match(advice, advise(*numbers, untrained_loss=4.0, best_step=1))
+    fine_tuned = advise(*numbers, untrained_loss=4.0, best_step=0)
+    assert "train.learning_rate would help most" in fine_tuned, "bug: more time was advised"
     if (numbers[4], "more time" in advice) == (9, True):
-        limited = advise(*numbers, untrained_loss=4.0, is_limited=True)
+        limited = advise(*numbers, untrained_loss=4.0, best_step=1, is_limited=True)
         assert re.match("more text would help most: after 9.0 passes .* overfit", limited)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gpt import api
-from gpt.evaluation.memorisation import copied_share
+from gpt.evaluation.memorisation import copied_lines, copied_share
+from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
 
 
@@ -20,6 +21,13 @@ def test_copies_are_those_of_a_search_one_substring_at_a_time(seed):
     substrings = [piece[i : i + 32].tobytes() for piece in pieces for i in range(len(piece) - 31)]
     expected = np.mean([substring in train.tobytes() for substring in substrings])
     assert copied_share(train, pieces) == pytest.approx(expected)
+
+
+def test_a_line_that_train_has_is_a_copy():
+    """Bug: of sampled names, 46 % were in the list, and the report said 0.0 %."""
+    vocabulary = Vocabulary.of("abc\n")
+    train, *pieces = map(vocabulary.encode, ["abc\nab\nb", "b\nab\nca\n\nc", "a\nb\nabc"])
+    assert copied_lines(train, pieces, vocabulary) == 2 / 3
 
 
 def words(seed: int, count: int) -> str:

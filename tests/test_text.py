@@ -61,9 +61,6 @@ def test_the_pinned_shakespeare_is_the_fields():
     assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)  # nanoGPT's split
 
 
-# --- batches ---
-
-
 def test_a_batch_follows_from_seed_and_step_alone():
     ids = np.arange(251, dtype=np.uint8)
     first, _ = batch(ids, 5, 7, seed=3, step=11)
@@ -121,17 +118,11 @@ def test_windows_score_each_character_but_the_first_once(n, T, B):
         assert x.shape[1] == T or x.shape[0] == 1
 
 
-# --- showing ---
-
-
 def test_a_terminal_obeys_nothing_that_a_model_says():
     assert visible("a\x1b[2Jb\r\x07\x7f\x9b") == "a\\x1b[2Jb\\r\\x07\\x7f\\x9b"
     assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
     harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
     assert visible(harmless) == harmless
-
-
-# --- batches ---
 
 
 def test_each_step_of_a_training_takes_the_batch_of_its_number():

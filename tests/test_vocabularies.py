@@ -212,9 +212,6 @@ def test_a_page_and_a_picture_name_the_bytes(folder, gpt):
     assert (data["text"], data["unit"]) == (["a", r"\xe6", r"\x97", r"\xa5", "\n"], "byte")
 
 
-# --- lessons ---
-
-
 def test_a_lesson_follows_a_byte_in_a_model_of_bytes(folder, gpt):
     code, out, _ = gpt("explain", "follow", "--run", folder / "bytes", "--text", "a日n")
     assert (code, "5 bytes:" in out, r"t=1 \xe6" in out) == (0, True, True)

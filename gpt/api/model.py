@@ -28,7 +28,6 @@ class LazyModule:
     """Module that is imported at the first use of one of its names."""
 
     def __init__(self, name: str) -> None:
-        """Store the full `name` of the module, which is imported later."""
         self._name = name
 
     def __getattr__(self, name: str) -> Any:

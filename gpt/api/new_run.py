@@ -162,8 +162,8 @@ def encode_sources(
     if (run := fine_tuned or named) is None:
         vocabulary = None  # the text determines the vocabulary
     elif vocabulary is None:
-        key = "data.vocabulary" if fine_tuned is None else "train.init_from"
-        vocabulary = summary_of(run, key).vocabulary
+        wanted = "data.vocabulary (characters, bytes or a run)"
+        vocabulary = summary_of(run, "train.init_from" if fine_tuned else wanted).vocabulary
     if ranks.local_rank > 0:  # only the first rank of each machine writes to the cache
         ranks.wait()
     corpus = load_corpus(

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gpt.errors import UsageError
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.scored_text import ScoredText
-from gpt.text.vocabulary import Ids
+from gpt.evaluation.text_report import lines_in
+from gpt.text.vocabulary import Ids, Vocabulary
 
 SAMPLES = 16  # number of samples that are searched for copies
 SEARCHED_CHARACTERS = 512  # length of each sample
@@ -26,10 +27,12 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """Fractions of the substrings of COPY_IDS ids that occur in the train split."""
+    """Fractions of the substrings of COPY_IDS ids, and of the lines, that the train split has."""
 
     copied: float  # fraction of the samples' substrings that occur in train
     in_text: float  # fraction of the evaluated text's substrings that occur in train
+    copied_lines: float  # fraction of the samples' lines that are lines of train
+    lines_in_text: float  # fraction of the evaluated text's lines that are lines of train
     length: int = COPY_IDS  # number of ids in each substring
 
 
@@ -52,8 +55,9 @@ def measure_memorisation(
     length = max(map(len, samples))
     slices = spread_slices(len(text.ids), length * len(samples), length)
     parts = [text.ids[part] for part in slices if part.stop - part.start >= COPY_IDS]
-    copied, in_text = (copied_share(train, pieces) for pieces in (samples, parts))
-    return MemorisationReport(copied, in_text)
+    shares = [copied_share(train, pieces) for pieces in (samples, parts)]
+    lines = [copied_lines(train, pieces, text.vocabulary) for pieces in (samples, parts)]
+    return MemorisationReport(shares[0], shares[1], lines[0], lines[1])
 
 
 def copied_share(train: Ids, pieces: Sequence[Ids]) -> float:
@@ -64,6 +68,17 @@ def copied_share(train: Ids, pieces: Sequence[Ids]) -> float:
         searched = train[part.start : part.stop + COPY_IDS - 1]
         occurs |= np.isin(hashes, _hashes(searched))
     return float(occurs.mean())
+
+
+def copied_lines(train: Ids, pieces: Sequence[Ids], vocabulary: Vocabulary) -> float:
+    """Return the fraction of the lines in `pieces` that are lines of `train`; 0 without lines.
+
+    Empty lines, and the first and last line of each piece, which can be incomplete, do not count.
+    """
+    texts = map(vocabulary.decode, pieces)
+    lines = [line for text in texts for line in text.split("\n")[1:-1] if line]
+    found = lines_in(train, vocabulary, {*lines})
+    return sum(line in found for line in lines) / max(len(lines), 1)
 
 
 def _hashes(ids: Ids) -> NDArray[np.uint64]:

@@ -107,7 +107,9 @@ def report_lines(report: "EvaluationReport") -> list[tuple[str, str]]:
     if copies := report.memorisation:
         shares = (
             f"{100 * copies.copied:.1f} % of the {copies.length}-{unit} substrings of the model's "
-            f"samples occur in its train split; of those of the text, {100 * copies.in_text:.1f} %"
+            f"samples occur in its train split, and {100 * copies.copied_lines:.1f} % of their "
+            f"lines; of those of the text, {100 * copies.in_text:.1f} % and "
+            f"{100 * copies.lines_in_text:.1f} %"
         )
         lines.append(("copies", shares))
     return lines

@@ -1,7 +1,8 @@
 """The lesson `recipe`. From: the papers named in each part."""
 
-# The textbook GPT, config `classic`, learns slowly. This project's other configs add ten parts.
-# (Parts 7 and 10 are off by default; `gpt train my.txt` turns each on for texts that it helps.)
+# The textbook GPT learns slowly. This project adds ten parts, of which config `classic` has only 5
+# and 9. (Parts 7 and 10 are off by default; `gpt train my.txt` turns each on for texts that it
+# helps.)
 #
 # **1. Rotary positions** (RoPE, arXiv:2104.09864; model.positions). Each pair of channels of a
 # query or key is rotated by an angle proportional to its position. The two positions then enter a

@@ -8,7 +8,7 @@ from glob import has_magic
 from itertools import chain, takewhile
 from pathlib import Path
 
-from gpt.config.schema import DataConfig
+from gpt.config.schema import SETTINGS, DataConfig
 from gpt.errors import TextError, counted, listed
 from gpt.reading.decoding import (
     BINARY,
@@ -118,6 +118,8 @@ def _no_such_text(name: str) -> TextError:
     )
     if name.startswith(("http://", "https://")):
         advice = "download it, for example by curl -LO, and name the file"
+    elif name.partition("=")[0] in SETTINGS:
+        advice = f"to change a setting, write --set {in_message(name)}"
     return TextError(f"{in_message(name)}: no such text; {advice}{_for_text_itself(name)}")
 
 

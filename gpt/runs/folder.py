@@ -230,11 +230,11 @@ def check_free(run: Path, *, overwrite: bool) -> None:
         raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
     # hidden entries are the lock, and temporary files of killed processes
     if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
+        check_ours(run)
         if not overwrite:
             resume = f"resume it by --resume {shlex.quote(str(run))}, "
             advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
             raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
-        check_ours(run)
         if is_sweep(run):
             raise UsageError(
                 f"{run} is a sweep, which --overwrite does not replace; delete it by gpt runs "

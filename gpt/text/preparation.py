@@ -6,7 +6,7 @@ The first pass counts the characters and makes the vocabulary. The second pass w
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
@@ -47,9 +47,19 @@ class Part:
     line_ends: int = 0  # number of line ends changed to LF, set after all chunks have been read
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the documents of this part, normalised and joined, in chunks of UTF-8."""
-        normalizer = Normalizer()
-        yield from _at_least(JOINED_BYTES, self._joined(normalizer))
+        """Yield the documents of this part, normalised and joined, in chunks of UTF-8.
+
+        Chunks have at least JOINED_BYTES bytes; only the last one may be smaller.
+        """
+        normalizer, pending, length = Normalizer(), list[bytes](), 0
+        for chunk in self._joined(normalizer):
+            pending.append(chunk)
+            length += len(chunk)
+            if length >= JOINED_BYTES:
+                yield b"".join(pending)
+                pending, length = [], 0
+        if length:
+            yield b"".join(pending)
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
@@ -227,19 +237,6 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
         finally:
             for future in futures:
                 future.cancel()
-
-
-def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join `chunks` into chunks of at least `size` bytes; only the last one may be smaller."""
-    pending, length = [], 0
-    for chunk in chunks:
-        pending.append(chunk)
-        length += len(chunk)
-        if length >= size:
-            yield b"".join(pending)
-            pending, length = [], 0
-    if length:
-        yield b"".join(pending)
 
 
 def character_count(chunk: bytes) -> int:

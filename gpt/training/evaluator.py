@@ -117,6 +117,7 @@ class Evaluator:
                 fall=1 - self.progress.loss / max(self.progress.middle_loss, TINY),
                 passes=self.passes(step),
                 untrained_loss=self.untrained_loss,
+                best_step=self.progress.best_step,
                 is_limited=train.minutes is not None and step == train.max_steps,
             ),
             val_loss=val_loss,
@@ -171,17 +172,20 @@ def advise(
     fall: float,
     passes: float,
     untrained_loss: float,
+    best_step: int,
     is_limited: bool = False,
 ) -> str:
     """Return a sentence on what would lower the val loss most, decided when a run has ended.
 
-    `best_val_loss` is that of the best checkpoint. `fall` is the fraction by which the val loss
-    fell in the second half of the run; twice the time would lower the val loss about as much again.
-    `is_limited` is whether the run ended at `train.max_steps`, a limit against overfitting.
+    `best_val_loss` is the loss at `best_step`. `fall` is the fraction by which the val loss fell in
+    the second half of the run; twice the time would lower it about as much again. `is_limited` is
+    whether the run ended at `train.max_steps`, a limit against overfitting.
     """
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"
         return f"a lower train.learning_rate would help most: {untrained}"
+    if best_step == 0:  # of a run that fine-tunes another
+        return "a lower train.learning_rate would help most: no step has lowered the val loss"
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (val_loss / max(lower, TINY) - 1 for lower in (best_val_loss, train_loss))
     if passes >= MIN_PASSES and (rise > RISE or gap > OVERFIT_GAP):
@@ -189,7 +193,7 @@ def advise(
         return f"more text would help most: after {seen}, the val loss {why}"
     if passes >= MIN_PASSES and is_limited:
         return f"more text would help most: after {seen}, further ones may overfit"
-    if fall > FALL:
+    if fall > FALL and val_loss <= best_val_loss:
         return f"more time would help most: after {seen}, the val loss was still falling"
     if passes < MIN_PASSES:
         return f"more time would help most: there were only {seen}"

@@ -187,7 +187,8 @@ def _check_not_finished(
             f"larger number, or sample from a checkpoint with: gpt sample --checkpoint STEP"
         )
     elif step == train.steps and progress.pending is None:
-        reason = "all steps done"
+        best = f", of which {progress.best_step} was the best" if progress.since_best else ""
+        reason = f"all steps done{best}"
         advice = f"--minutes N, or --set train.steps={2 * step}"
     else:
         return
