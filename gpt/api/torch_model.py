@@ -25,7 +25,7 @@ def text_logits(module: LanguageModel, vocabulary: Vocabulary, text: str) -> Ten
     ids, T = to_torch(vocabulary.encode(text)), module.config.T
     if not 0 < len(ids) <= T:
         unit = vocabulary.unit
-        raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
+        raise UsageError(f"expected a text of 1 to {T} {unit}s (model.T), got {len(ids)}")
     device = next(module.parameters()).device
     with default_modes(), torch.no_grad():  # autograd refuses tensors made in inference_mode
         logits: Tensor = module(ids[None].to(device))

@@ -88,7 +88,7 @@ class Repl:
             self.seed = int(value or self.seed)
             return f"seed {self.seed}"
         if name not in SampleConfig.model_fields:
-            raise UsageError(f"/{command}: no such command; /help lists them")
+            raise UsageError(f"/{command}: no such command; /help lists all")
         if value:
             new: object = value
             with contextlib.suppress(ValueError):

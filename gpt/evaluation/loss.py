@@ -27,8 +27,8 @@ from gpt.text.batches import (
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-# Largest number of logits of a forward pass in one CPU thread: 16 MB. Above 32 MB, malloc requests
-# memory from the system for each forward pass, which is slow.
+# Largest number of logits of a forward pass in one CPU thread: 16 MB, well below 32 MB, above which
+# malloc requests memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
 ACCELERATOR_EVAL_LOGITS = 2**24  # as EVAL_LOGITS, but on an accelerator: 64 MB
 

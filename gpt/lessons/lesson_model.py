@@ -93,8 +93,8 @@ check("parameters = the count", parameters(65, 64, 128, 4), count)
 
 # Answers
 #
-# 1. On the character itself and its position only: a bigram model that has positions. "an earlier
-#    character changes later logits" and "TextbookGPT = production" fail.
+# 1. On the character itself and its position only: a bigram model that has positions. These checks
+#    fail: "an earlier character changes later logits" and "TextbookGPT = production".
 #
 # 2. As above:
 #

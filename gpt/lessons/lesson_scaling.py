@@ -54,7 +54,7 @@ table("softmax", weights)
 # this. The **Jacobian** of softmax is the matrix of the derivatives of each weight by each score:
 # diag(w) - w w^T. The gradient that reaches the scores, and through them queries and keys, is a
 # product with the Jacobian. For one-hot weights the Jacobian is almost 0, even if the weights are
-# wrong. Its length is the root of the sum of its squared numbers:
+# wrong. The Jacobian has as length the root of the sum of its squared numbers:
 def jacobian(scores: Tensor) -> Tensor:
     """Return the matrix of d weights[i] / d scores[j]: row i, column j."""
     w = scores.softmax(dim=-1)

@@ -47,8 +47,8 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
 
 
-# In compiled code, `bernoulli_` would draw from the global generator, but a custom operator is not
-# traced. It finds its generator in `_dropouts` by `key`: a generator cannot be an argument.
+# Compiled code would draw from the global generator. A custom operator is not compiled, so it draws
+# from the module's generator. A generator cannot be an argument: `key` finds it in `_dropouts`.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

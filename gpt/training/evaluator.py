@@ -184,7 +184,7 @@ def advise(
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"
         return f"a lower train.learning_rate would help most: {untrained}"
-    if best_step == 0:  # of a run that fine-tunes another
+    if best_step == 0:  # only fine-tuning evaluates step 0
         return "a lower train.learning_rate would help most: no step has lowered the val loss"
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (val_loss / max(lower, TINY) - 1 for lower in (best_val_loss, train_loss))

@@ -126,7 +126,7 @@ class TimeBudget:
         self, config: Config, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
         self.config, self.stopwatch = config, stopwatch
-        self.val_ids, self.elapsed_before = val_ids, elapsed_before  # val_ids: those to score
+        self.val_ids, self.elapsed_before = val_ids, elapsed_before  # val_ids: how many are scored
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
         self.next_check_s = self.used_s + CHECK_PART / 2 * self.given_s
@@ -201,7 +201,7 @@ class TimeBudget:
         return total if error > TOLERANCE * (schedule.steps - step) else None
 
     def total_steps(self, schedule: Schedule, step: int, whole_splits: int = 1) -> int:
-        """Return how many steps the whole run can have, at least `step` + 1; see `new_total`."""
+        """Return how many steps the whole run has time for, but at least `step` + 1."""
         part = self.config.train.eval_characters
         fixed_s = whole_splits * self.score_s(self.val_ids) if part else 0.0
         step_s = self.step_s(schedule, step)
