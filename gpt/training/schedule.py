@@ -94,7 +94,7 @@ class Schedule:
         return [self.steps] if self.shape(0) == self.shape(self.steps) else [self.steps, 0]
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of steps, from `step` on, with windows of length `train.first_window`."""
+        """Return which fraction of the steps from `step` on has windows of `train.first_window`."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
