@@ -15,7 +15,7 @@ def serve(
     port: int = option("N", "The port; 0 for any that is free.", default=8000, min=0, max=65535),
     host: str = option(
         "ADDRESS",
-        "The address to listen on. If other machines can reach it (such as 0.0.0.0), give --token.",
+        "The address to listen on. If others can reach it (as with 0.0.0.0), give --token.",
         default="127.0.0.1",
     ),
     token: str | None = option(

@@ -197,7 +197,7 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
 
 
 def finding_tables(report: TextReport) -> list[tuple[str, int, list[tuple[str, ...]]]]:
-    """Return a table for each kind of findings: caption, number of distinct strings, rows."""
+    """Return (caption, number of distinct strings, rows of a table) for each kind of finding."""
     tables = []
     for each in report.findings:
         rows: list[tuple[str, ...]] = [

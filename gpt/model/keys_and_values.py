@@ -141,8 +141,8 @@ class Cache:
 class LayerCache:
     """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
-    With `key_offset`, each character sets half of the next character's key (`offset_keys`). The
-    last of T characters sets half of the key at position T, so `keys` has T + 1 positions.
+    With `key_offset`, each character sets half of the next character's key (`offset_keys`), and so
+    does the last of T characters: `keys` then has T + 1 positions.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:

@@ -225,7 +225,7 @@ def _window_length(corpus: Corpus, base: Config, size: Size) -> int:
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether the fraction of repeated val ids, in windows of `T`, exceeds MUCH_REPEATED."""
+    """Return whether more than MUCH_REPEATED of val's ids are repeated; see `repeated_part`."""
     return repeated_part(corpus.val, T, match_length(corpus, T)) > MUCH_REPEATED
 
 

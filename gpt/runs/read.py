@@ -229,11 +229,11 @@ def _tensors(
         try:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (`file` is no dict)
         except (TypeError, AttributeError) as error:  # a type that numpy lacks
-            raise ValueError(f"{path.name}: expected tensors of numpy's types ({error})") from None
+            raise ValueError(f"{path.name}: expected dtypes that numpy has ({error})") from None
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}
     if not is_usable or (shapes is not None and found != shapes):
-        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
+        raise ValueError(f"{path.name}: expected finite float32 tensors that fit this config")
     return tensors
 
 

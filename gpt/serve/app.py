@@ -154,7 +154,7 @@ class App(Starlette):
     def places(self, completion: Completion) -> Iterator[None]:
         """Reserve a place for each text of `completion`; there are MAX_TEXTS places in all.
 
-        If too few are free, raise HTTPException, and end each stream unread for STALL_S seconds.
+        If too few are free, end all streams not read for STALL_S seconds, and raise HTTPException.
         """
         count = len(completion.choices)
         if self._texts + count > MAX_TEXTS:

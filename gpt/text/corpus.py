@@ -122,7 +122,7 @@ def load_corpus(
             return corpus
     except OSError as error:
         raise TextError(
-            f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
+            f"cannot keep the text's ids in {folder} ({error.strerror or error}); "
             f"make room by deleting {cache_dir()}, or set XDG_CACHE_HOME to a writable folder with "
             f"free space"
         ) from None

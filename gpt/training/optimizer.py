@@ -169,7 +169,7 @@ class Muon(Optimizer):
         Then scale each matrix back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
-        along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # one number per row or, if wide, column
+        along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # of a row or, if wide, a column
         sums = orthogonal.square().sum(along, keepdim=True)
         update_means(squares, [*(sums / steps.shape[along])], self.BETA2, skip)
         factors = 1 / (torch.stack(squares).sqrt() + 1e-8)  # one per neuron
