@@ -38,13 +38,14 @@ def main() -> None:
     A signal ends the process without a traceback, and without waiting for other threads, which may
     compute for minutes.
     """
-    # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
-    # which slows down other programs, and the threads on shared cores. Without spinning, they wake
-    # up late. `scripts/bench threads` measures this. torch reads the variable when it is loaded.
+    # Let OpenMP threads spin for a short time before they sleep. By default, they spin for a
+    # long time, which slows down other programs and, if these use the same cores, the threads
+    # themselves. Without spinning, the threads wake up late. `scripts/bench threads` measures this.
+    # torch reads the variable when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Let numpy's BLAS use one thread. Its threads always spin while they wait for each other, which
-    # makes sampling many times slower beside another program. `scripts/bench busy_core` measures
-    # this. numpy reads the variable when it is loaded; torch has its own threads.
+    # makes sampling many times slower while another program runs. `scripts/bench busy_core`
+    # measures this. numpy reads the variable when numpy is imported; torch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # By default, torch has a thread for each CPU of the machine, also in a container that may use
     # only some CPUs.
@@ -62,7 +63,7 @@ def main() -> None:
             sys.stdout.flush()
         os._exit(code)
     finally:
-        gc.freeze()  # a last garbage collection would take more than a second
+        gc.freeze()  # avoid a last garbage collection, which would take more than a second
 
 
 if __name__ == "__main__":

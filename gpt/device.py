@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MIN_MPS_TORCH = "2.13"
 EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
 
-# A capture begins by waiting for the device, which fails while another thread captures.
+# A capture first waits for the device. This wait fails while another thread captures.
 _capturing = Lock()
 
 R = TypeVar("R")
@@ -135,7 +135,7 @@ def default_modes() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # this context slows down each call
+        if torch.get_default_device().type != "cpu":  # the context below slows down each torch call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):  # autocast's cache keeps old weights

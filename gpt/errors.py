@@ -120,7 +120,7 @@ def in_python(message: str) -> str:
     resume = rf"(?:\S+ -m )?(?:\S*gpt train )?{dashes}resume "
     message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
     message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
-    # keep the options of torchrun and of other commands, which users type in a shell
+    # keep options that follow `torchrun` or `gpt COMMAND`: users type such lines in a shell
     option = rf"((?:torchrun|gpt [a-z]+) )?{dashes}([a-z]+(?:-[a-z]+)*)"
     return re.sub(
         option, lambda found: found[0] if found[1] else found[2].replace("-", "_"), message

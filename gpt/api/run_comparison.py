@@ -136,8 +136,8 @@ def _measure(folder: Path) -> "ComparedRun":
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
-    If `train.minutes` came from a sweep, return the settings that training began with. Training then
-    set `train.steps` to the number of steps that fit into the minutes, which differs between seeds.
+    If `train.minutes` came from a sweep, return the settings before training. Training then
+    sets `train.steps` to the steps that fit into the minutes, which differ between seeds.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_spec import read_spec

@@ -209,7 +209,7 @@ def _resume(
     from gpt.runs.folder import find_run
     from gpt.runs.recovery import summary_to_resume
 
-    run = begun or run  # None would select the newest run, which may be a different run
+    run = begun or run  # after a restart, continue the same run, which may not be the newest
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
     if newest.cannot_resume is not None:

@@ -56,7 +56,7 @@ def explain(
     following = f"gpt explain {after}" if after else "gpt attend, with one of your runs"
     import pydoc
 
-    os.environ.setdefault("LESS", "FRX")  # exit if the text fits; keep its colours and the screen
+    os.environ.setdefault("LESS", "FRX")  # F: exit if it all fits; R: show colours; X: do not clear
     pydoc.pager(f"{shown}\ncode: gpt/lessons/lesson_{lesson}.py; next: {following}\n")
     if "✗" in shown:
         raise GPTError(f"{lesson}: a check fails; see the line that begins with ✗")

@@ -29,7 +29,7 @@ from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
 from gpt.terminal import in_one_line, visible
 
-MAX_CELL = 2**31 - 1  # largest number of characters in a cell of a .csv file, such as a book
+MAX_CELL = 2**31 - 1  # largest number of characters in a .csv cell, which can be a whole book
 # errors of the system that mean that a file cannot be written
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # regular expression for messages of errors that mean too little memory

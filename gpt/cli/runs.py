@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
 DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # columns to omit, in this order
-MAX_NAME = 20  # characters shown of a longer name of a run or a text
+MAX_NAME = 20  # a longer name of a run or a text is shown without its middle
 
 
 def runs(
@@ -58,7 +58,7 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     answer = sys.stdin.readline().strip().lower()
     if not sys.stdin.isatty():
-        typer.echo(err=True)  # end the line of the question: a piped answer is not shown
+        typer.echo(err=True)  # a piped answer is not shown, so end the line of the question
     if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 

@@ -198,7 +198,7 @@ class ModelConfig(ConfigSection):
                     f"model.ensemble x {key} is {self.ensemble} x {count}; expected at most "
                     f"{MAX_LAYERS:,}; reduce one of the two"
                 )
-        # rotary positions rotate pairs of channels; with an offset, a key needs at least two pairs
+        # rotary positions rotate pairs of channels; `key_offset` needs at least two pairs in a key
         is_paired = self.positions == "rotary" or self.key_offset
         if is_paired and (self.head_size % 2 or (self.key_offset and self.head_size < 4)):
             raise ValueError(

@@ -85,7 +85,7 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    # sums of the losses of each pass, (losses_each,); zeros first, as a rank may have no windows
+    # summed losses of each pass, (losses_each,); start with zeros: a rank may have no windows
     passes = [torch.zeros(losses_each, dtype=torch.float32, device=device)]
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS

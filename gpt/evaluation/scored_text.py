@@ -63,7 +63,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     """
     outside = 0
     if vocabulary.is_bytes:
-        # the context of the second character is the last byte of the first one
+        # of the first character, keep only the last byte, as context for the second character
         last = int(np.argmax([*vocabulary.begins(corpus.ids[1:5]), True]))
         ids, characters = corpus.ids[last:], corpus.characters - 1
         size = len(ids) - 1

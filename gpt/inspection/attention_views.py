@@ -43,7 +43,7 @@ def draw_head(
     signs = [symbol(c) for c in text]
     margin = max(map(cell_len, signs)) + 1
     has_wide = any(cell_len(sign) == 2 for sign in signs)
-    cell = 2 if has_wide or margin + 2 * T <= width else 1  # width of a cell in columns
+    cell = 2 if has_wide or margin + 2 * T <= width else 1  # width of a cell in terminal columns
     n = min(T, max(1, (width - margin) // cell))
 
     lines: list[str] = []

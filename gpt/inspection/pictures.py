@@ -22,7 +22,7 @@ from gpt.terminal import escaped, symbol
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it
 MIN_SIDE, MAX_SIDE = 1.7, 7.0  # smallest and largest side of a map in inches
 LABEL_INCHES = 0.11  # smallest distance between labels; their letters are then 6 points high
-MIN_DPI = 150  # smallest resolution in dots per inch; larger if a map has more positions than dots
+MIN_DPI = 150  # dots per inch, or more if a map would otherwise have fewer dots than positions
 COLOURS = "YlOrBr"
 # matplotlib draws each character in the first of these fonts that contains it.
 FONTS = (
@@ -32,7 +32,7 @@ FONTS = (
 CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
 LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
 MAX_LABEL_CHARACTERS = 110  # largest length of a line of the legend
-MAX_LABEL_SETTINGS = 3  # a row with more settings is called by its first run in the legend
+MAX_LABEL_SETTINGS = 3  # in the legend, a row with more settings is named after its first run
 CURVE_DPI = 150  # dots per inch
 Y_MARGIN = 0.05  # space above the highest loss, as a fraction of the range of losses
 # the colours of Okabe and Ito, which colour-blind readers can tell apart

@@ -13,12 +13,12 @@ from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, 
 from gpt.text.vocabulary import listed_characters
 
 if TYPE_CHECKING:
-    from gpt.evaluation.evaluation_report import EvaluationReport  # which imports torch
+    from gpt.evaluation.evaluation_report import EvaluationReport  # that module imports torch
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once
 CURVE_POINTS = 512  # number of points in the curve of the loss over the text
-CLAMPED_NATS = 6.0  # loss from which the colour is strongest, in nats
+CLAMPED_NATS = 6.0  # at this loss in nats and above, the colour is strongest
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
@@ -230,7 +230,7 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
         for row in rows:
             values = [_value(row.settings.get(key, "-")) for key in keys]
             lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in values)])
-        if len(lines[0]) >= len(lines):  # transpose a table that is wider than long
+        if len(lines[0]) >= len(lines):  # transpose a table with at least as many columns as lines
             lines = [[*column] for column in zip(*lines, strict=True)]
         tables.append((lines[0], lines[1:], "l" + "r" * (len(lines[0]) - 1)))
     tables.append(_results(comparison))

@@ -34,7 +34,7 @@ class CausalSelfAttention(nn.Module):
         self.key_offset = config.key_offset
         self.scale = config.attention_scale * config.head_size**-0.5
         queries, values = config.n_head * config.head_size, config.n_head * config.value_size
-        self.sizes = [queries, queries, values]  # rows of the matrix: queries, keys and values
+        self.sizes = [queries, queries, values]  # row counts in `qkv.weight`: queries, keys, values
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(values, config.C)
         self.dropout = Dropout(config.dropout)
@@ -59,7 +59,7 @@ class CausalSelfAttention(nn.Module):
                 q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
         elif q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
-            # torch's bfloat16 kernel for CPUs takes three times as long as these separate steps
+            # torch's bfloat16 kernel for CPUs takes three times as long as the steps of `weigh`
             y, _ = self.weigh(q, k, v)
         else:  # the steps of `weigh` in one kernel, which stores no (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)

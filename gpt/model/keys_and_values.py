@@ -78,7 +78,7 @@ class Cache:
 
     def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:
         self.T = config.T
-        self.lengths = [0] * B  # characters of each text
+        self.lengths = [0] * B  # number of stored characters of each text
         self.lengths_on_device = torch.zeros(B, dtype=torch.long, device=device)
         self.ids = torch.zeros(B, config.T, dtype=torch.long, device=device)
         self.layers = [  # the layers of each member of an ensemble

@@ -98,7 +98,7 @@ def utf8_chunks(
             else:
                 ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                if found := text.count("\ufffd"):  # the text itself may have some, too
+                if found := text.count("\ufffd"):  # the input itself may contain U+FFFD, too
                     replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:

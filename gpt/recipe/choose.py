@@ -33,12 +33,12 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time that all measurements take
-USUAL_PROBES = 12  # usual number of measurements: long steps, short steps and scoring at four sizes
+USUAL_PROBES = 12  # usual number of measurements at four sizes: long steps, short steps and scoring
 MEMBERS_TIME = 0.9  # with several threads: time of a step of K members / (K x that of one model)
-MAX_SPEEDUP = 1.25  # largest multiple of the useful passes, for runs faster than measured
+MAX_SPEEDUP = 1.25  # a run faster than measured makes at most this multiple of the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
-MAX_BYTES_PER_CHARACTER = 1.1  # largest mean (UTF-8) for which a text is read as bytes
+MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
 
 MATCHED_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
 CHANCE_WINDOWS = 64  # matches are long enough to recur by chance in at most 1 of 64 windows
@@ -170,7 +170,7 @@ class _Chooser:
         if "train.warmup_steps" in self.kept:
             changes["train.steps"] = max(changes["train.steps"], self.kept["train.warmup_steps"])
         if "model.n_head" in self.kept:
-            changes["model.head_size"] = None  # C / n_head
+            changes["model.head_size"] = None  # null means C / n_head
         return load_config(Config(), [*changes.items(), *self.kept.items()])
 
     def _time_temporary_model(self, config: Config) -> Stopwatch:
@@ -187,7 +187,7 @@ class _Chooser:
             update = build_step(config, model, self.device, SINGLE, corpus.train)
             stopwatch.probe(update.probe, update, config, corpus.val, SINGLE, seconds)
         del model, update
-        gc.collect()  # frees the step, whose parts refer to each other
+        gc.collect()  # frees the objects of `update`, which refer to each other
         if self.device.type != "cpu":
             torch.accelerator.empty_cache()
         return stopwatch

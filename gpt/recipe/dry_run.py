@@ -75,7 +75,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # with `train.minutes`, a run starts with these measurements
+            start_s = clock()  # with `train.minutes`, a run makes these measurements, too
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
@@ -84,7 +84,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`: a run does not measure it
+        stopwatch.clock = lambda: start_s  # time without `sample_and_save`, as in a run's plan
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan()
     train, schedule, whole = config.train, Schedule(config), budget.val_ids

@@ -142,7 +142,7 @@ def _chosen(
     shared = str({key: value for key, value in trial.values.items() if key not in own})
     if shared not in choices:
         without_own = config
-        with suppress(ConfigError):  # keep `own` if the others are invalid without it
+        with suppress(ConfigError):  # keep the settings `own` if the config is invalid without them
             without_own = load_config(config, [(key, None) for key in own])
         choices[shared] = choose(without_own)
     return load_config(choices[shared], [*explicit(config).items()])

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # minimum; large models need about 20 characters (arXiv:2203.15556)
+MIN_SEEN_PER_PARAMETER = 12  # in characters; large models need about 20 (arXiv:2203.15556)
 MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout

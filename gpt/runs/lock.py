@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # if either is true, the files in `run` are of the new run (an old one may lack config.yaml)
+    # if either is true, the files in `run` are of the new run (old runs may lack config.yaml)
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):

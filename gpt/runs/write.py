@@ -136,7 +136,7 @@ def note_start(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    if config.model.ensemble > 1:  # one model with a member's seed trains the same weights
+    if config.model.ensemble > 1:  # one model trained with a member's seed equals that member
         line["member_seeds"] = [member_seed(config.seed, m) for m in range(config.model.ensemble)]
     path = run / "provenance.jsonl"
     with naming(path), path.open("a", encoding="utf-8") as file:

@@ -80,7 +80,7 @@ def keep_min_p(logits: Floats, p: float) -> Floats:
     0.2 * 0.6 = 0.12, so the first two are kept. A model that is certain, [0.97, 0.01, 0.01, 0.01],
     has the threshold 0.194, and only its first is kept.
     """
-    with np.errstate(divide="ignore"):  # p = 0 keeps all
+    with np.errstate(divide="ignore"):  # for p = 0, log(p) is -inf, which keeps all characters
         return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
 
 

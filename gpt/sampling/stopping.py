@@ -53,7 +53,7 @@ class Chunk:
     text: str
     log_probabilities: list[float]
     ended: bool = False  # True in the sample's last chunk
-    stop: str | None = None  # the stop string that ended the sample; None if its length did
+    stop: str | None = None  # the stop string that ended the sample, if one did
 
 
 @dataclass

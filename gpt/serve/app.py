@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
-STALL_S = 3  # a stream not read for this many seconds may be ended for another request
+STALL_S = 3  # if the server is full, it ends streams not read for this many seconds
 Answer = TypeVar("Answer")
 
 SHUTDOWN_S = 3  # seconds in which responses must end after a signal

@@ -69,7 +69,7 @@ class CompletionRequest(BaseModel):
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored
-    # not supported: only the default, which has no effect, is accepted
+    # these are not supported: only their defaults, which have no effect, are accepted
     best_of: Literal[1] = 1
     presence_penalty: Literal[0] = 0
     frequency_penalty: Literal[0] = 0
@@ -129,7 +129,7 @@ class CompletionChoice:
     generated: int = 0  # number of tokens so far, including those of a stop string
     # tokens to send, each as (index of its character, token)
     tokens: deque[tuple[int, Token]] = field(default_factory=deque)
-    finish_reason: str | None = None  # `stop` or `length` at the end of the choice
+    finish_reason: str | None = None  # `stop` or `length`, once the text has ended
 
     def echo(self, prompt: list[Token]) -> None:
         """Begin the text with the tokens of `prompt`."""

@@ -18,7 +18,7 @@ from gpt.sampling.engine import Engine, open_engine
 from gpt.text.vocabulary import check_known, normalized
 
 MAX_TEXTS = 32  # largest number of texts in all requests that are being answered
-MAX_MARKS = 100  # largest number of combining characters in a row; normalising n takes O(n^2) time
+MAX_MARKS = 100  # largest number of combining characters in a row; normalising n of them is O(n^2)
 
 
 class ServedModel:

@@ -24,7 +24,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     constant `B` and `T`, an epoch uses no part of the text twice, and omits fewer than 2 `T` ids.
     Windows drawn with replacement would repeat some parts of the text and omit many.
     """
-    last = len(ids) - T  # a window starts before this index
+    last = len(ids) - T  # every window starts before this index
     count = max(last // T, 1)  # number of windows in an epoch
     epochs, positions = np.divmod(step * B + np.arange(B), count)
     starts = np.empty(B, np.int64)

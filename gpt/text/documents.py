@@ -82,7 +82,7 @@ class Normalizer:
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Normalise the chunks of one text; yield non-empty chunks of whole characters."""
-        pending = b""  # a CR at the end of a chunk, because the next chunk may begin with LF
+        pending = b""  # a CR held back at the end of a chunk: the next chunk may begin with LF
         for chunk in chunks:
             chunk, pending = pending + chunk, b""
             if b"\r" in chunk:

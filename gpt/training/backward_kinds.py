@@ -23,9 +23,9 @@ from gpt.errors import DeviceError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.training.gradients import Backward, Parts, fuses_head
 
-# Numbers of the residual stream (B x T x C) that a CPU thread processes at a time. They take 4 MB,
-# and the MLP's activations 16 MB. malloc returns blocks above 32 MB to the system, and clearing new
-# blocks would take a sixth of a step (scripts/experiments.md).
+# How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. They take
+# 4 MB, and the MLP's activations take 16 MB. malloc returns blocks above 32 MB to the system, and
+# clearing new blocks would take a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20
 # Largest number of workers (threads). Each needs memory for the gradients of all parameters.
 MAX_WORKERS = 8
@@ -176,7 +176,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     """
     if ranks.size == 1:
         return module
-    ranks.wait()  # one rank may have compiled its model for longer than another
+    ranks.wait()  # compiling may have taken longer on one rank than on another
     with warnings.catch_warnings():  # broadcast_buffers has a new name, which torch 2.9 lacks
         warnings.simplefilter("ignore", FutureWarning)
         wrapped = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)

@@ -19,7 +19,7 @@ OVERFIT_GAP = 0.1  # a val loss above the train loss by more than this fraction 
 RISE = 0.01  # a val loss above the best val loss by more than this fraction is overfitting
 FALL = 0.02  # a val loss that fell by a larger fraction in the run's second half is still falling
 TINY = 1e-9  # nats; avoids a division by 0
-MIN_PASSES = 2  # passes over the train split from which a model can learn it by heart
+MIN_PASSES = 2  # smallest number of passes that let a model learn the train split by heart
 
 
 class Evaluator:

@@ -126,7 +126,7 @@ class Outcome:
     val_loss_per_character: float  # nats
     best_val_loss: float  # val loss of the best checkpoint
     best_val_loss_per_character: float  # nats
-    bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
+    bits_per_byte: float  # best val loss in bits per byte of UTF-8; comparable across vocabularies
     best_step: int
     trigram_bits_per_character: float | None  # baseline: a trigram model of the train split
     elapsed_s: float  # seconds of training, over all resumes

@@ -18,7 +18,7 @@ from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
 
-SHORT_PART = Fraction(5, 6)  # fraction of a run, from its start, with `train.first_window`
+SHORT_PART = Fraction(5, 6)  # fraction of a run, from its start, that uses `train.first_window`
 
 
 class Schedule:

@@ -32,7 +32,7 @@ TAGS = {  # by metric; TensorBoard sorts tags, so losses come first
     "passes": "training/passes_over_the_text",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
-MAX_LINE_COLUMNS = 80  # characters above which a line of a sample is wrapped
+MAX_LINE_COLUMNS = 80  # largest length of a line of a sample; longer lines are wrapped
 WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
 

@@ -29,7 +29,7 @@ CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the comma
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
-REDUCED_VAL = 0.2  # if scoring val exceeds WHOLE_PART, cut val to this fraction of WHOLE_PART
+REDUCED_VAL = 0.2  # if that takes longer, cut val so that scoring takes this fraction of WHOLE_PART
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -126,7 +126,7 @@ class TimeBudget:
         self, config: Config, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
         self.config, self.stopwatch = config, stopwatch
-        self.val_ids, self.elapsed_before = val_ids, elapsed_before  # val_ids: how many are scored
+        self.val_ids, self.elapsed_before = val_ids, elapsed_before  # val_ids: number of scored ids
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
         self.next_check_s = self.used_s + CHECK_PART / 2 * self.given_s

@@ -87,7 +87,7 @@ class Trainer:
         self.stopwatch.start()
         if self.rollback_notice:
             self.notify(self.step, self.rollback_notice)
-        if self.is_unsaved:  # a resume changed settings, or a rollback the learning rates
+        if self.is_unsaved:  # a resume changed settings, or a rollback halved the learning rates
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
@@ -99,7 +99,7 @@ class Trainer:
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `self.metrics`."""
         T = self.schedule.shape(self.step)[1]
-        self.stopwatch.lap(T, 0)  # counts the time since the last step, but no step
+        self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
         self.unread.append(self.update(self.step))
         self.step += 1
         self.is_unsaved = True
@@ -182,7 +182,8 @@ class Trainer:
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
             if self.step > self.furthest_step:
-                # the last evaluation also scores the best checkpoint, unless it is of this step
+                # at the end, the best checkpoint is scored, too, unless the last step is the best;
+                # assume so if the newest evaluation is the best so far
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 total = self.budget.new_total(self.schedule, self.step, whole_splits) or 0
         # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
@@ -193,7 +194,7 @@ class Trainer:
         """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
         is_stable = not self.evaluator.progress.skipped_in_a_row  # else no checkpoint is due
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        is_outdated = self.checkpointer.saved_at_step == self.step  # it lacks this evaluation
+        is_outdated = self.checkpointer.saved_at_step == self.step  # saved before this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
         if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
             self.write_checkpoint()
