@@ -24,26 +24,17 @@ from gpt.text.vocabulary import encode_prompt, prepare_prompt
 log = logging.getLogger(__name__)
 
 
-class LazyModule:
-    """Module that is imported at the first use of one of its names."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the attribute `name` of the module."""
-        check_working_folder()
-        return getattr(import_module(self._name), name)
-
-
 if TYPE_CHECKING:
     from torch import Tensor
 
-    import gpt.api.torch_model as torch_model
     from gpt.model.attention_maps import Attention
     from gpt.model.ensemble import LanguageModel
-else:
-    torch_model = LazyModule("gpt.api.torch_model")
+
+
+def _torch_model() -> Any:
+    """Return the module of the functions that need torch; importing it imports torch."""
+    check_working_folder()
+    return import_module("gpt.api.torch_model")
 
 
 class Model:
@@ -79,7 +70,7 @@ class Model:
         """The model as a torch module in evaluation mode, on the device."""
         with self._loading:
             if self._module is None:
-                self._module = torch_model.load_module(self.checkpoint, self.device)
+                self._module = _torch_model().load_module(self.checkpoint, self.device)
             return self._module
 
     def summary(self) -> str:
@@ -210,7 +201,9 @@ class Model:
         Raises:
             UsageError: the text is empty, too long, or has unknown characters.
         """
-        return torch_model.text_logits(self.module, self.vocabulary, self.prepare(text))
+        prepared = self.prepare(text)
+        logits: Tensor = _torch_model().text_logits(self.module, self.vocabulary, prepared)
+        return logits
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -229,7 +222,7 @@ class Model:
         """
         advice = "leave them out, or pass drop_unknown=True"
         prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        return torch_model.text_loss(self.module, self.vocabulary, prepared)
+        return float(_torch_model().text_loss(self.module, self.vocabulary, prepared))
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -249,7 +242,9 @@ class Model:
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
-        return torch_model.text_attention(self.module, self.vocabulary, self.prepare(text))
+        prepared = self.prepare(text)
+        maps: Attention = _torch_model().text_attention(self.module, self.vocabulary, prepared)
+        return maps
 
 
 def load(

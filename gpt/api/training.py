@@ -202,8 +202,7 @@ def _resume(
 ) -> "Outcome":
     """Resume a run on all ranks; see `resume`.
 
-    If torchrun has restarted the processes, `begun` is the run that they trained before; otherwise
-    it is None.
+    If torchrun restarted the processes, `begun` is the run that they trained before, else None.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.folder import find_run

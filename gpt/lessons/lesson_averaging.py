@@ -51,9 +51,9 @@ check("loop = matrix product", by_matmul(x), by_loop(x))
 # Row t of `weights` says how much of each position (column) goes into position t. `@` multiplies
 # the matrices in the last two dimensions. The weights are **broadcast**: used for each of the B
 # windows. The third way begins with **scores**, which say how relevant a position (column) is to
-# another (row). Here all scores are 0. `masked_fill` sets those of later positions to -inf: the
-# **causal mask**. Softmax of a row gives weights with sum 1, a **distribution**, and exp(-inf) = 0
-# is the weight of each later position.
+# another (row). Here all scores are 0. `masked_fill` sets the scores of later positions to -inf:
+# the **causal mask**. Softmax of a row gives weights with sum 1, a **distribution**, and exp(-inf)
+# = 0 is the weight of each later position.
 def by_softmax(x: Tensor) -> Tensor:
     """Average the past of x by a softmax of masked scores."""
     T = x.shape[1]
@@ -81,7 +81,8 @@ table("(B, T, T): sum of row 0", {"softmax": sums}, ["dim=-1", "dim=1"])
 last, of_reversed = by_softmax(x)[:, -1], by_softmax(x.flip(1))[:, -1]
 check("the last average, text reversed = in order", of_reversed, last)
 
-# Karpathy's notebook averages a random x, (B, T, C) = (4, 8, 2), drawn with seed 1337. Its figures:
+# Karpathy's notebook averages a random x, (B, T, C) = (4, 8, 2), drawn with seed 1337. Its figures
+# for the first window:
 torch.manual_seed(1337)
 xbow = by_loop(torch.randn(4, 8, 2))  # bow: bag of words
 table("xbow[0]", {"c0": xbow[0, :, 0], "c1": xbow[0, :, 1]})
@@ -103,7 +104,8 @@ losses = climb(rows, STEPS)
 # more from some positions than from others. That is **attention**, the next lesson.
 #
 # ## Exercises
-# 1. Let each row of `by_matmul` average the future. What are rows 0 and 6 then? Which check fails?
+# 1. Let each row of `by_matmul` average itself and the future. What are rows 0 and 6 of the result?
+#    Which check fails?
 #
 # ```diff
 # -    weights = torch.tril(torch.ones(T, T))  # ones on and below the diagonal
@@ -119,8 +121,8 @@ check("by_cumsum = loop", by_cumsum(x), by_loop(x))
 
 # Answers
 #
-# 1. Row 0 is the mean of all seven vectors, row 6 is its own vector: each row averages itself and
-#    the later ones. "loop = matrix product" fails. A mask turned the wrong way is a common mistake.
+# 1. Row 0 is the mean of all seven vectors of x, and row 6 is the last of these vectors. The check
+#    "loop = matrix product" fails. A mask turned the wrong way is a common mistake.
 #
 # 2. Divide the sum of rows 0 to t by their number:
 #

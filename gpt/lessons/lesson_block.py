@@ -25,8 +25,9 @@ from gpt.lessons.textbook import FeedForward, TextbookBlock  # code shown
 
 # ## The activation
 # Without an activation the two linear layers of the MLP would equal a single one. **GELU** is near
-# 0 for very negative x, near x for very large x, and smooth between: x times the probability that a
-# normal random number is below x. GPT-2 and this block use a formula with tanh that is close to it:
+# 0 for very negative x, near x for very large x, and smooth between. It is x times the probability
+# that a normal random number is below x. GPT-2 and this block use a formula with tanh that is close
+# to it:
 def gelu(x: Tensor) -> Tensor:
     """Compute GELU in its tanh form (arXiv:1606.08415)."""
     inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)
@@ -60,8 +61,8 @@ check("this block = torch's", block(x), expected)
 
 # ## Why add, and why normalise?
 # Twelve new layers, each y = GELU(x W): how large are the outputs (standard deviation, std), and
-# how long is the gradient that reaches the input? Its reference is 4.0: for layers that copy x it
-# is 1 at 16 places, and sqrt(16) = 4.
+# how long is the gradient of channel 0 at the input? Its reference is 4.0: for layers that copy x
+# it is 1 at 16 places, and sqrt(16) = 4.
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
     """Return std after layers 1, 6 and 12, and the gradient's length."""
     torch.manual_seed(1337)
@@ -85,9 +86,9 @@ rows = {
 table("", rows, ["std at 1", "std at 6", "std at 12", "gradient"])
 
 
-# Plain layers lose the signal and the gradient. With twice the weights the signal grows, and here
-# no gradient arrives: it is that of channel 0, whose inputs to the last GELU are below -16, where
-# GELU is flat. A residual connection passes both on, but what a layer adds grows with x, so x grows
+# Plain layers lose the signal and the gradient. With twice the weights the signal grows, but no
+# gradient arrives: in channel 0 all inputs to the last GELU are below -16, where GELU is flat. A
+# residual connection passes signal and gradient on, but what a layer adds grows with x, so x grows
 # exponentially. With LayerNorm before each layer (**pre-LN**) all layers add about equally much.
 #
 # ## Three rows of the ladder
@@ -120,9 +121,8 @@ twice = {"without LayerNorm": [without], "with LayerNorm": [with_norm]}
 table("four blocks at twice the learning rate", twice)
 
 
-# The last row of the ladder is higher: in 300 steps, four blocks learn faster without LayerNorm.
-# But without it the loss explodes at twice the learning rate. Deep models and long training need
-# it.
+# In 300 steps, four blocks learn faster without LayerNorm. But without it the loss explodes at
+# twice the learning rate. Deep models and long training need LayerNorm.
 #
 # ## Exercises
 # 1. Normalise after each addition (post-LN, 2017). What becomes of 'residual, LayerNorm before'?

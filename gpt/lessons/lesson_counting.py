@@ -1,8 +1,8 @@
 """The lesson `counting`. From: Karpathy, "Let's build GPT"; Chen and Goodman 1998, TR-10-98."""
 
 # A **language model** predicts the next **token** of a text. Here a token is a character. This
-# lesson predicts the next one with a table, measures how good the predictions are, and writes a
-# text with them. Later lessons improve the predictions only.
+# lesson predicts the next character with a table, measures how good the predictions are, and writes
+# a text with them. Later lessons improve only the predictions.
 #
 # ## Predict: count pairs
 # A **bigram** is a pair of neighbours. What follows n in 'banana bandana'?
@@ -26,7 +26,7 @@ table("after n", {"count": after_n.values(), "p": p.values()}, map(repr, p))
 # that follows. Its unit is the **nat**: 0 nats for p = 1, 0.6931 for p = 1/2, infinity for p = 0.
 # The loss of a text is the mean over its characters. A model that knows nothing gives each of V
 # possible characters p = 1 / V, and has the loss $\ln V$. The **perplexity** is the exponential of
-# the loss: the number of equally likely characters among which a guess has the same loss.
+# the loss: a guess among that many equally likely characters has the same loss.
 for c in "ad":
     print(f"p({c} after n) = {p[c]}: {-math.log(p[c]):.4f} nats")
 
@@ -35,7 +35,7 @@ for c in "ad":
 # **id**. The first 90 % of the text are the **train split**, the last 10 % the **val split**. The
 # counts come from train, and the loss is measured on val, which the model has never seen. A
 # **tensor** is an array of numbers; its **shape** lists its sizes. The table `counts` has the shape
-# (V, V): row i says how often each character followed i. 0.01 is added, so that no p is 0.
+# (V, V): row i says how often each character followed character i. Adding 0.01 makes each p > 0.
 from gpt.lessons.ladder import climb, python_docs
 
 train_ids, val_ids, characters = python_docs()
@@ -51,10 +51,10 @@ print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 # ## Train: the same table, without counting
 # Counting needs a row for each **context** (the characters before), and long contexts rarely recur.
 # **Training** works for any model. The table becomes an `nn.Module`: `__init__` makes its
-# **parameters**, the numbers that training changes, and `forward` computes predictions from ids;
-# `model(ids)` calls `forward`. A prediction is V **logits**, numbers of any size. **Softmax** turns
-# them into probabilities, positive numbers with sum 1: $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j
-# \exp(x_j)$.
+# **parameters**, the numbers that training changes, and `forward` computes predictions from ids (B,
+# T), B texts of T characters; `model(ids)` calls `forward`. A prediction is V **logits**, numbers
+# of any size. **Softmax** turns them into probabilities, positive numbers with sum 1:
+# $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""
 
@@ -72,22 +72,23 @@ trained = model.table.requires_grad
 print(f"counts: {counts.requires_grad}, model.table: {trained}")
 
 # Calling `backward` on a loss gives each tensor with `requires_grad=True` a **gradient**: the
-# derivatives of the loss by its numbers. `nn.Parameter` sets `requires_grad=True`; a tensor with
-# `requires_grad=False` is **frozen**. An **optimizer** makes a step of training: it moves each
-# parameter against its gradient. **Adam**, an optimizer, divides each gradient by its usual size,
-# so that every parameter moves by about the **learning rate**, which falls from `rate` to 0 (lesson
-# `training`). A step uses a **batch**: B = 32 **windows** of T = 16 characters, drawn at random.
-# `torch.manual_seed` makes random draws repeatable: the same seed gives the same numbers.
+# derivatives of the loss by the tensor's numbers. `nn.Parameter` sets `requires_grad=True`; a
+# tensor with `requires_grad=False` is **frozen**. An **optimizer** makes a step of training: it
+# moves each parameter against its gradient. The optimizer **Adam** divides each gradient by its
+# usual size, so that every parameter moves by about the **learning rate**, which falls from `rate`
+# to 0 (lesson `training`). A step uses a **batch**: B = 32 **windows** of T = 16 characters, drawn
+# at random. `torch.manual_seed` makes random draws repeatable: the same seed gives the same
+# numbers.
 import torch.nn.functional as F
 
 from gpt.lessons.ladder import draw_batch, loss_of, train  # code shown
 
 # `climb` sets the seed, makes a new model, trains it and measures its loss on all of val. This loss
-# is the first row of a **loss ladder**. All rows use the same seed, the same batches and Adam.
+# is the first row of a **loss ladder**; its later rows use the same seed, batches and Adam.
 losses = climb({"bigram": lambda: Bigram(V)}, STEPS, rate=0.1)
 
-# The trained table comes close to the counted one (2.3194). Both see one character only. The next
-# lessons use more.
+# The loss of the trained table comes close to that of the counted one (2.3194). Both tables see one
+# character only. The next lessons use more characters.
 #
 # ## Write: draw one character after another
 from gpt.lessons.ladder import sample  # code shown
@@ -99,9 +100,9 @@ print(repr("".join(characters[i] for i in written)))
 
 # ## Optional: longer contexts
 # **Kneser-Ney** counts what follows n characters. A discount from each count goes to the prediction
-# from n - 1 characters, which counts not how often a character came, but after how many *different*
-# ones: 'Francisco' is frequent, but only after 'San'. From n = 2 on it beats the ladder, whose
-# models train for 300 steps only. `gpt eval` compares a trained model with it.
+# from n - 1 characters. That prediction counts after how many *different* characters a character
+# came, not how often: 'Francisco' is frequent, but only after 'San'. From n = 2 on, Kneser-Ney
+# beats the ladder (only 300 steps of training). `gpt eval` compares a trained model with it.
 from gpt.evaluation.baselines import KneserNey
 
 ngrams = {}
@@ -113,7 +114,7 @@ table("loss on val by n preceding characters", {"": ngrams.values()}, ngrams)
 
 
 # ## Exercises
-# 1. In a copy (`--write my.py`), do not add 0.01 to the counts. Which counted loss is printed?
+# 1. In a copy (`gpt explain counting --write my.py`), leave out 0.01. What is the counted loss?
 #
 # ```diff
 # -counts = pair_ids.bincount(minlength=V * V).view(V, V) + 0.01

@@ -3,8 +3,9 @@
 # A model with many parameters can memorise its text. That is **overfitting**: the loss on train
 # falls, and the loss on val rises. **Dropout** makes memorising harder: in training, each number of
 # a tensor is set to 0 with probability p. At each step, different numbers are dropped, so no layer
-# can rely on any one of them. The others are divided by 1 - p. The mean of all draws of a number is
-# then the number itself, so evaluation, which drops nothing, sees numbers of the same size.
+# can rely on any one of them. The numbers that are kept are divided by 1 - p. The mean of all draws
+# of a number is then the number itself, so evaluation, which drops nothing, sees numbers of the
+# same size.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ heat_map("weights after dropout, p = 0.2", both, names, [*names, "sum"])
 
 # This project's `model.dropout` applies to embeddings and to the output of each attention and each
 # MLP, not to attention weights. What is dropped depends only on the run's seed and the step, so a
-# resumed run drops the same numbers.
+# resumed run drops the same numbers as a run without a break.
 #
 # ## Overfitting, without and with dropout
 # One block, trained on 5,000 characters only. Without dropout it overfits: the loss on train is far
@@ -102,8 +103,8 @@ check("drop_tokens", drop_tokens(x, survives), expected)
 
 # Answers
 #
-# 1. The means are half of x, and evaluation sees numbers twice as large as training did. "by hand =
-#    torch's, after the same seed" fails.
+# 1. The means are half of x, and evaluation sees numbers twice as large as training did. The check
+#    "by hand = torch's, after the same seed" fails.
 #
 # 2. Give `survives` a last dimension of 1, which is broadcast over C:
 #

@@ -48,8 +48,8 @@ names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
 print(f"last token: {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")
 print(f"ngram {config.ngram}, positions {config.positions}, C = {config.C}")
 # ## One head
-# A head is **ablated** if its output is set to 0. Of all heads, ablating this one raises the loss
-# on this text most:
+# A head is **ablated** if its output is set to 0. The head below is the one whose ablation raises
+# the loss on this text most:
 layer, head = 0, 0
 if T > 1:
     losses = head_analysis.losses_without_heads(model, ids)
@@ -119,7 +119,7 @@ check("log_probability = -nats", log_probability(logits[0], ids), -nats)
 # Answers
 #
 # 1. LayerNorm brings every stream to the same scale. Without it, a longer stream has larger logits
-#    and so more extreme probabilities. "the last row = the prediction" fails.
+#    and so more extreme probabilities. The check "the last row = the prediction" fails.
 #
 # 2. Select ln p of each character that follows:
 #

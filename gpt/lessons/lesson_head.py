@@ -7,7 +7,7 @@
 #
 # $$\mathrm{softmax}(Q K^T / \sqrt{d_k}) V$$
 #
-# Q, K and V have a query, key or value in each row. (Elsewhere V is the number of distinct
+# Each row of Q, K and V is a query, key or value. (Elsewhere V is the number of distinct
 # characters.) K is transposed so that each row of Q meets each column of K^T. $d_k$, here hs
 # (head_size), is the size of a query and of a key: these sizes must be equal. A value may have
 # another size. The square root is explained in the lesson `scaling`.
@@ -67,16 +67,16 @@ for name in ("query", "key", "value"):  # copy the matrices
     getattr(head, name).load_state_dict(locals()[name].state_dict())
 check("Head = the steps above", head(x), out)
 
-# Karpathy's notebook: (B, T, C) = (4, 8, 32), hs = 16, seed 1337. x is noise: inputs need not come
-# from a vocabulary (a set of tokens).
+# Karpathy's notebook has a head with (B, T, C) = (4, 8, 32), hs = 16 and seed 1337. Its x is noise:
+# inputs need not come from a vocabulary (a set of tokens).
 torch.manual_seed(1337)
 noise, other = torch.randn(4, 8, 32), Head(32, 16)
 print("out:", tuple(other(noise).shape))
 heat_map("weights[0]", other.weights[0])
 
 # ## Two rows of the ladder
-# `average of values` averages values instead of x: it has one more matrix, $W_v$. `one head` also
-# has queries and keys, so the weights depend on the data.
+# Row `average of values` averages values instead of x: it has one more matrix, $W_v$. Row `one
+# head` also has queries and keys, so the weights depend on the data.
 from gpt.lessons.ladder import AveragedValues  # code shown
 
 V = len(ladder.python_docs()[2])
@@ -87,10 +87,10 @@ rows = {
 losses = climb(rows, STEPS)
 
 
-# $W_v$ helps: a past character can add something else than its own embedding. The loss of `one
-# head` is higher by chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below the
-# average of values (2.25 twice). Queries and keys must first be learned, and 300 steps are few.
-# With positions a head gains more (lesson `positions`).
+# $W_v$ helps: a past character can add something else than its own embedding. The higher loss of
+# `one head` is chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below `average of
+# values` (2.25 twice). Queries and keys must first be learned, and 300 steps are few. With
+# positions a head gains more (lesson `positions`).
 #
 # ## Exercises
 # 1. Set all queries to 0. Which checks fail, and what are the weights of the last row?
@@ -111,9 +111,9 @@ check("window_mask = the mask of width 3", window_mask(T, 3), expected)
 # Answers
 #
 # 1. All scores are 0, so each row is an average, and the last one has weights of 0.1429 = 1 / 7.
-#    "each window alone = the batch" and "Head = the steps above" fail.
+#    The checks "each window alone = the batch" and "Head = the steps above" fail.
 #
-# 2. From the triangle, remove the one that begins `width` rows lower:
+# 2. From the triangle of ones, remove the triangle that begins `width` rows lower:
 #
 # ```python
 #     ones = torch.ones(T, T, dtype=torch.bool)

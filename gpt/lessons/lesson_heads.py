@@ -45,9 +45,9 @@ heat_map("weights of the last query", last, heads, names)
 
 # ## One matrix product
 # One layer, often called `c_attn`, computes the queries, keys and values of all heads; its matrix
-# is (C, 3 C). `chunk(3)` cuts the result into three equal parts. (`split` cuts parts of given
-# sizes; use it if values have another size.) `view` cuts each part into H heads of hs. `transpose`
-# brings H before t, because `@` multiplies the last two dimensions.
+# is (C, 3 C), stored transposed. `chunk(3)` cuts the result into three equal parts. (`split` cuts
+# parts of given sizes; use it if values have another size.) `view` cuts each part into H heads of
+# hs. `transpose` brings H before t, because `@` multiplies the last two dimensions.
 from gpt.lessons.textbook import MultiHeadAttention  # code shown
 
 together = MultiHeadAttention(C, H, T)
@@ -123,9 +123,9 @@ check("split_heads = the queries", split_heads(queries, H), q)
 
 # Answers
 #
-# 1. A row of H hs numbers now holds one head at several positions, not all heads at one position.
-#    "a list of heads = one product" fails, and so does "4 characters alone = the first 4": an early
-#    row holds numbers of later positions, so the layer is no longer causal.
+# 1. A row of H hs numbers now holds one or two heads at several positions, not all heads at one.
+#    The check "a list of heads = one product" fails, and so does "4 characters alone = the first
+#    4": an early row holds numbers of later positions, so the layer is no longer causal.
 #
 # 2. Cut the last dimension into H and hs, then swap T and H:
 #

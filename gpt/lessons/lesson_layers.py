@@ -43,7 +43,7 @@ heat_map("context vectors", context.T, ["c0", "c1"], words)
 # called. An `nn.Parameter` is in `parameters()`, which an optimizer trains, and in `state_dict()`,
 # which a **checkpoint** (a trained model on disk) stores. A parameter has `requires_grad=True`:
 # `backward` computes its gradient. The matrices above have `requires_grad=False`: they are frozen.
-# So is X here. In a model, x is an embedding, which is trained, too.
+# X is frozen, too, but in a GPT x is an embedding, which is trained.
 class SelfAttention(nn.Module):
     """One head without a mask: three matrices (d_in, d_out)."""
 
@@ -93,10 +93,10 @@ check("same matrices: linear = by hand", linear(X), by_hand(X))
 
 # The two classes differ only in their initial weights. `torch.rand` draws from 0 to 1. `nn.Linear`
 # draws from -a to a, where a = 1 / sqrt(d_in). **Variance** is the mean squared distance from the
-# mean: for these weights a^2 / 3 = 1 / (3 d_in). An output is a sum of d_in products, so inputs of
-# variance 1 give outputs of variance 1 / 3: smaller than the inputs, but the same for every d_in.
-# Scores of two such outputs, divided by sqrt(hs), have a variance of about 1/3 x 1/3 (lesson
-# `scaling`): the scores of a new head are small.
+# mean. For the weights of `nn.Linear` it is a^2 / 3 = 1 / (3 d_in). An output is a sum of d_in
+# products, so inputs of variance 1 give outputs of variance 1 / 3: smaller than the inputs, but the
+# same for every d_in. Scores of two such outputs, divided by sqrt(hs), have a variance of about 1/3
+# x 1/3 (lesson `scaling`): the scores of a new head are small.
 torch.manual_seed(1337)
 noise, head = torch.randn(4, 8, 32), Head(32, 16)  # as in the lesson `head`
 q, k = head.query(noise), head.key(noise)
@@ -129,9 +129,9 @@ check("context_vector(1) = row 1", context_vector(1), context[1])
 
 # Answers
 #
-# 1. The largest weight, of 'journey' itself, grows from 0.2264 to 0.2507, and the smallest, of
-#    'one', shrinks to 0.0687: softmax sees larger differences. "SelfAttention = the steps above"
-#    fails.
+# 1. The largest weight, that of 'journey' itself, grows most, from 0.2264 to 0.2507, and the
+#    smallest, that of 'one', shrinks to 0.0687: softmax sees larger differences. The check
+#    "SelfAttention = the steps above" fails.
 #
 # 2. One row of each step:
 #

@@ -7,9 +7,9 @@
 # - A **decoder** (GPT) has the causal mask, a triangle. It is **autoregressive**: it predicts a
 #   character, appends it, and predicts the next one. One window of T characters trains T
 #   predictions at once.
-# - An **encoder-decoder** (the first transformer, for translation) has both parts, and
-#   **cross-attention**: queries from the target text of T tokens, keys and values from the source
-#   text of S tokens, no mask.
+# - An **encoder-decoder** (the first **transformer**, a model of attention layers, for translation)
+#   has both parts, and **cross-attention**: queries from the target text of T tokens, keys and
+#   values from the source text of S tokens, no mask.
 from collections.abc import Callable
 
 import torch
@@ -30,9 +30,9 @@ keys = ["s=0", "s=1", "s=2", "s=3", "s=4"]
 heat_map("weights of cross-attention", weights[0], columns=keys)
 
 # ## Generating needs one query
-# A new character adds a row to the matrix of weights. The rows above never see it. So the earlier
-# keys and values are kept (a **key-value cache**), and only the row of the new query is computed.
-# The query needs no mask: all keys are in its past.
+# A new character adds a row to the matrix of weights. The rows above never attend to the new
+# character. So the earlier keys and values are kept (a **key-value cache**), and only the row of
+# the new query is computed. The query needs no mask: all keys are in its past.
 x, names = ladder.example()
 head = Head(15, 5)
 out, (q, k, v) = head(x), (head.query(x), head.key(x), head.value(x))
@@ -56,9 +56,10 @@ except RuntimeError as error:
 
 
 # An **additive** mask is added to the scores, as in Hugging Face's eager code: 0 where a query may
-# attend, and the lowest float32, -3.4e38, where not. Both kinds of mask give weight 0, unless a
-# query may attend to nothing, as in a text that is **padded** (filled up) to the length of a longer
-# one. Then -inf everywhere gives 0 / 0, NaN, and the lowest number everywhere gives equal weights.
+# attend, and the lowest float32, -3.4e38, where not. Both kinds of mask give masked keys weight 0,
+# unless a query may attend to nothing, as in a text that is **padded** (filled up) to the length of
+# a longer one. Then -inf everywhere gives 0 / 0, NaN, and the lowest number everywhere gives equal
+# weights.
 def additive(allowed: Tensor) -> Tensor:
     """Return 0 where `allowed`, else the lowest float32."""
     lowest = torch.finfo(torch.float32).min
@@ -105,7 +106,7 @@ print("last output: MultiheadAttention", nan[0, -1, 0].item(), end=", ")
 print("scaled_dot_product_attention", zero[0, -1, 0].item())
 
 
-# Train `one head` with both masks. A trained vector is added to each position (lesson `positions`):
+# Train one head with each mask. A trained vector is added to each position (lesson `positions`):
 # without it, a head could not tell which later character is the *next*. The loss by position:
 def with_positions(f: nn.Module) -> nn.Module:
     """Return a model of x + f(x); x includes positions."""
@@ -129,8 +130,9 @@ for name, text in written.items():
 
 
 # The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
-# last. At the last it sees no later character and has learned nothing else: 2.58 nats, against 2.08
-# with the causal mask. A low mean is no proof: a model that writes uses its last position only.
+# last. At the last, where its weights are all equal, it sees no later character and has learned
+# nothing else: 2.58 nats, against 2.08 with the causal mask. A low mean loss is no proof: a model
+# that writes uses the prediction at its last position only.
 #
 # ## Exercises
 # 1. Let no position attend to itself. Which check fails, and what are the weights of position 0?
@@ -150,8 +152,8 @@ check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
 
 # Answers
 #
-# 1. "boolean mask = additive mask" fails: `Head` makes its mask without `causal`. Position 0 may
-#    now attend to nothing, so softmax gives all positions, also later ones, equal weights.
+# 1. The check "boolean mask = additive mask" fails: `Head` makes its own mask. Position 0 may now
+#    attend to nothing, so softmax gives all positions, also later ones, equal weights.
 #
 # 2. Compare the positions with the lengths:
 #

@@ -36,7 +36,7 @@ texts = torch.randint(65, (16, 65))
 loss = loss_of(big, texts[:, :-1], texts[:, 1:])
 table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 
-# The last position depends on all characters, the first only on itself:
+# The logits at the last position depend on all characters, those at the first on one only:
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
 before, after = model(ids), model(changed)
@@ -56,9 +56,9 @@ count = sum(p.numel() for p in big.parameters())
 print(f"V 65, T 64, C 128, 4 blocks: {count:,} parameters")
 
 # ## The same model in this project
-# `gpt train --config classic` trains this architecture. With copied weights the logits of its model
-# (`production`) are equal. (In a new model of `classic`, the weights of the head and of the
-# projections are 0. All characters are then equally likely, and the loss is exactly ln V.)
+# `gpt train --config classic` trains this architecture. With copied weights, the model of this
+# project (`production`) has the same logits. (In a new model of `classic`, the weights of the head
+# and of the projections are 0. All characters are then equally likely, and the loss is ln V.)
 from gpt.config.load import load_config
 from gpt.model.transformer import GPT
 

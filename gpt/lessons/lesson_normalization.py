@@ -72,10 +72,11 @@ check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 # **eps** is added to the variance: without it a row of equal numbers would become 0 / 0, NaN.
 #
 # In evaluation there may be one example only, whose columns have no variance. So BatchNorm keeps
-# **running statistics**. In training each batch moves them a tenth (`momentum`) of the way to its
-# own mean and variance: `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no
-# gradient flows through it. Without `no_grad`, autograd would keep what every batch computed (its
-# **graph**). `backward` frees the graph; a second `backward` would need it and raise an error:
+# **running statistics** for evaluation: a mean and a variance of each column. In training, each
+# batch moves them a tenth (`momentum`) of the way to the mean and variance of the batch:
+# `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no gradient flows through it.
+# Without `no_grad`, torch would keep what every batch computed (the **graph**). `backward` frees
+# the graph; a second `backward` would need it and raise an error:
 class LeakyNorm(BatchNorm):
     """Subtract a running mean, updated without `torch.no_grad()`."""
 
@@ -100,7 +101,7 @@ for norm in (BatchNorm(100), LeakyNorm(100)):
     print(f"{type(norm).__name__}: keeps a graph: {kept}; {outcome}")
 
 # Running statistics are not in `parameters()`: they are not trained. Compare with torch, whose
-# layers divide by n (`correction=0`):
+# layers compute the variance with n, not n - 1 (`correction=0`):
 ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
 check("BatchNorm = torch's, in training", ours(x), theirs(x))
 ours.training = False
@@ -119,7 +120,8 @@ print("trained:", [tuple(p.shape) for p in ours.parameters()])
 # +    def __init__(self, C: int, eps: float = 1e-5, correction: int = 0):
 # ```
 #
-# 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: it has no mean and no beta.
+# 2. Write RMSNorm (arXiv:1910.07467), which many newer models use: it subtracts no mean and has no
+#    beta.
 def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     """Divide each row of x (..., C) by the root of its mean square."""
 

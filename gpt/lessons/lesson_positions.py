@@ -49,10 +49,10 @@ products = fixed @ fixed.T
 heat_map("dot products of sinusoidal positions", products)
 check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 
-# Both kinds are **absolute**: they say where a character is. **Relative** positions say how far
-# apart query and key are; most models now use a relative kind, rotary positions (lesson `recipe`).
-# (A decoder of several layers can learn without positions, arXiv:2203.16634: the causal mask gives
-# each position a past of another length.)
+# Trained and sinusoidal positions are **absolute**: they say where a character is. **Relative**
+# positions say how far apart query and key are; most models now use a relative kind, rotary
+# positions (lesson `recipe`). (A decoder of several layers can learn without position embeddings,
+# arXiv:2203.16634: the causal mask gives each position a past of a different length.)
 #
 # ## The gain from values, weights and positions
 # A row of the ladder, and a table of four models: average of values or one head, without and with
@@ -100,8 +100,8 @@ check("sinusoid = the table", sinusoid(5, 4, 16), fixed[5, 4])
 
 # Answers
 #
-# 1. No: the same vector everywhere says nothing about where a character is. "last output with
-#    positions: in order, permuted" fails.
+# 1. No: the same vector everywhere says nothing about where a character is. The check "last output
+#    with positions: in order, permuted" fails.
 #
 # 2. The channel is 2i, so it holds a sine:
 #

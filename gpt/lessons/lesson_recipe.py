@@ -1,12 +1,12 @@
 """The lesson `recipe`. From: the papers named in each part."""
 
-# The textbook GPT learns slowly. This project adds ten parts, of which config `classic` has only 5
-# and 9. (Parts 7 and 10 are off by default; `gpt train my.txt` turns each on for texts that it
-# helps.)
+# The textbook GPT learns slowly. This project adds ten parts; config `classic` has only 5 and 9.
+# (Parts 7 and 10 are off by default; `gpt train my.txt` turns each on for texts that it helps.)
 #
 # **1. Rotary positions** (RoPE, arXiv:2104.09864; model.positions). Each pair of channels of a
-# query or key is rotated by an angle proportional to its position. The two positions then enter a
-# score by their **offset** only: how far apart they are, and which comes first.
+# query or key is rotated by an angle proportional to the query's or key's position. The two
+# positions then enter a score by their **offset** only: how far apart they are, and which comes
+# first.
 import math
 
 import torch
@@ -81,7 +81,7 @@ check("a new model's loss = ln V", loss, math.log(11))
 # **6. Muon** (Jordan et al. 2024; train.optimizer) trains the matrices of the blocks, AdamW the
 # other parameters. In the gradient of a matrix, a few directions are far longer than the others and
 # would dominate the step. If the gradient is U S V^T (its singular value decomposition), the step
-# is about U V^T: all directions equally long. Polynomials compute U V^T (arXiv:2505.16932).
+# is about U V^T: all directions equally long. Polynomials approximate U V^T (arXiv:2505.16932).
 #
 # **7. Token dropout** (model.character_dropout): in training, the vectors of some input characters
 # are set to zero. **8. Short windows first** (arXiv:2108.06084; train.first_window): the first five
@@ -89,13 +89,13 @@ check("a new model's loss = ln V", loss, math.log(11))
 # context. **9. Epochs**: each pass over the text cuts it into windows that do not overlap. **10.
 # Partial key offset** (modded-nanogpt, pull request 169; model.key_offset): half of each key is
 # from the previous character, so one layer can find what followed the same character earlier. A
-# head that does so is an **induction head** (arXiv:2209.11895); it usually needs two layers.
+# head that does so is an **induction head** (arXiv:2209.11895), which otherwise needs two layers.
 #
 # ## What each part brings
 # Loss on val (nats per character, means of three seeds) on tinyshakespeare: config
-# shakespeare_fast, 140 steps, one part left out. With all parts the loss is 1.863; the README's
-# 1.867 is seed 1337 alone. A run this short shows only what helps early: QK norm brings nothing
-# (scripts/experiments.md). Parts 7, 9 and 10 have no row.
+# shakespeare_fast, 140 steps, one part left out. With nothing left out the loss is 1.863; the
+# README's 1.867 is seed 1337 alone. A run this short shows only what helps early: here QK norm
+# brings nothing (scripts/experiments.md). Parts 7 and 10 are off in all rows, and part 9 is on.
 LOSS_WITH_ALL = 1.863  # nats per character
 LEAVE_ONE_OUT = {  # loss without each part (in brackets: its replacement)
     "rotary positions (learned)": 1.938,

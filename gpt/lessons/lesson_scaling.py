@@ -3,8 +3,9 @@
 # A score is a dot product: a sum of hs products. The more terms a sum has, the larger it becomes.
 # **Variance** is the mean squared distance from the mean. If queries and keys are independent
 # random numbers of mean 0 and variance 1, each product has variance 1, and variances of independent
-# numbers add up: q . k has variance hs. Why the root? Dividing numbers by c divides their variance
-# by the square of c, so to divide the variance by hs, divide by sqrt(hs):
+# numbers add up: q . k has variance hs. Why divide the scores by sqrt(hs), not by hs? Dividing
+# numbers by c divides their variance by the square of c, so to divide the variance by hs, divide by
+# sqrt(hs):
 #
 # $$Var(x / c) = Var(x) / c^2$$
 import torch
@@ -49,12 +50,13 @@ weights = {f"{n} x scores": (n * scores).softmax(-1) for n in (1, 8, 32)}
 table("softmax", weights)
 
 
-# The last row is nearly **one-hot**: one weight is 1, the others 0. Then each position takes
-# information from a single other one only, and is overconfident in it. Training can hardly correct
-# this. The **Jacobian** of softmax is the matrix of the derivatives of each weight by each score:
-# diag(w) - w w^T. The gradient that reaches the scores, and through them queries and keys, is a
-# product with the Jacobian. For one-hot weights the Jacobian is almost 0, even if the weights are
-# wrong. The Jacobian has as length the root of the sum of its squared numbers:
+# The weights in the last row are **sharp**, nearly **one-hot**: one weight is 1, the others 0. Then
+# each position takes information from a single other one only, and is overconfident in it. Training
+# can hardly correct this. The **Jacobian** of softmax is the matrix of the derivatives of each
+# weight by each score: diag(w) - w w^T, where w are the weights. The gradient that reaches the
+# scores, and through them queries and keys, is a product with the Jacobian. For sharp weights the
+# Jacobian is almost 0, even if the weights are wrong. The length of the Jacobian is the root of the
+# sum of its squared numbers:
 def jacobian(scores: Tensor) -> Tensor:
     """Return the matrix of d weights[i] / d scores[j]: row i, column j."""
     w = scores.softmax(dim=-1)
@@ -68,9 +70,9 @@ check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
 
 # So training with sharp weights is unstable: the key whose score is largest by chance takes all of
-# the weight, and the others get almost no gradient. Here training should give key 0 the weight, as
-# its value is 1 (the other values are 0), but key 4 begins with the largest weight. 100 steps
-# against the gradient:
+# the weight, and the others get almost no gradient. Here the weighted sum of the values should
+# become 1. The value of key 0 is 1, the others are 0, so key 0 should get all of the weight, but
+# key 4 begins with the largest. After 100 steps against the gradient:
 def learn(start: Tensor) -> float:
     """Train the scores for 100 steps; return the weight of key 0."""
     s, value = start.clone().requires_grad_(), torch.eye(5)[0]
@@ -86,7 +88,7 @@ table("weight of key 0 after 100 steps", {"": learned}, weights)
 
 
 # Scores times 8 still learn; scores times 32 have not moved in 100 steps. A new head should begin
-# undecided, and become as sharp as is useful by training. Scores of variance 1 allow that at any
+# undecided, and become by training as sharp as is useful. Scores of variance 1 allow that at any
 # head size; those of a new `Head` are smaller (lesson `layers`). The order in the code is: scale,
 # mask, softmax.
 #
@@ -107,8 +109,8 @@ check("my_softmax = torch's", my_softmax(raw), raw.softmax(dim=-1))
 
 # Answers
 #
-# 1. Four times as large: 4.1794, 69.8759 and 4.3672. Dividing by sqrt(hs) corrects for the size of
-#    the head, not for large queries. QK norm (lesson `recipe`) corrects for those.
+# 1. All three are four times as large: 4.1794, 69.8759 and 4.3672. Dividing by sqrt(hs) corrects
+#    for the size of the head, not for large queries. QK norm (lesson `recipe`) corrects for those.
 #
 # 2. Exponentials, divided by their sum. (Subtract the largest score first, which changes nothing
 #    but avoids overflow.)

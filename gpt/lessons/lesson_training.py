@@ -62,8 +62,8 @@ check("5 steps: AdamByHand = torch's Adam", ours, theirs)
 # ## Warmup and clipping
 # In the first steps Adam's means are uncertain, and a full step may throw a model far off. With
 # **warmup** the rate begins near 0 and rises to its peak. Then it falls to 0, so that the last
-# steps are small. **Clipping** shortens the gradient, taken as one vector over all parameters, if
-# its length is above 1, as after an unusual batch.
+# steps are small. **Clipping** takes the gradients of all parameters as one vector and shortens it
+# to length 1 if it is longer, as after an unusual batch.
 def rate_at(step: int, steps: int, peak: float, warmup: int) -> float:
     """Return a rate that rises for `warmup` steps, then falls to 0."""
     return peak * min((step + 1) / (warmup + 1), 1 - step / steps)
@@ -123,8 +123,8 @@ check("a short gradient", after[1], both[1])
 
 # Answers
 #
-# 1. "5 steps: AdamByHand = torch's Adam" fails: `backward` adds to the gradients that are there, so
-#    each step uses the sum of all gradients so far.
+# 1. The check "5 steps: AdamByHand = torch's Adam" fails: `backward` adds to the gradients that are
+#    there, so each step uses the sum of all gradients so far.
 #
 # 2. Multiply by a factor of at most 1:
 #

@@ -32,7 +32,7 @@ from gpt.reading.entries import (
 from gpt.reading.named import NAMED, open_named
 from gpt.reading.notices import Notices, Skipped, describe_skipped
 from gpt.reading.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
-from gpt.text.cache import STDIN, standard_input
+from gpt.text.cache import STDIN
 from gpt.text.documents import Document, Source
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def open_source(
     """Open a text by its name, or several texts as one.
 
     A name is a built-in text (one of NAMED), a file, a folder, a glob, or `-` for standard input.
-    `stdin` is a copy of standard input. If None, standard input is read and copied to the cache.
+    `stdin` is a copy of standard input, for the name `-`.
 
     Raises:
         TextError: no such text exists. Reading the documents raises TextError if they are not text.
@@ -79,7 +79,7 @@ def _open(name: str, data: DataConfig, stdin: Path | None) -> Source:
         if data.column is not None:
             raise TextError(f"{name}: {_NO_COLUMNS}")
         return open_named(name)
-    stdin = (stdin or standard_input()) if name == STDIN else None
+    stdin = stdin if name == STDIN else None
     path = stdin or Path(name)
     try:
         mode = path.stat().st_mode

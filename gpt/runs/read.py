@@ -215,10 +215,8 @@ def _tensors(
 ) -> Tensors:
     """Return the float32 tensors of a file by name; check their shapes if `shapes` is given.
 
-    Raises:
-        ValueError: the file is larger than about `max_bytes`, its hash is wrong, or its tensors
-            are not finite float32 of these shapes.
-        OutOfMemory: the file is larger than the free memory.
+    Raise ValueError if the file is larger than about `max_bytes`, its hash is wrong, or its tensors
+    are not finite float32 of these shapes; OutOfMemory if it is larger than the free memory.
     """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:

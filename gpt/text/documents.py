@@ -47,11 +47,9 @@ class Source:
 
 
 def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
-    """Open UTF-8 files as one text. It is used only if the folder gpt/reading is missing.
+    """Open UTF-8 files as one text, if gpt/reading, which opens any text, is missing.
 
-    Raises:
-        TextError: there is no such file, or `data` has settings of gpt/reading. Reading the
-            documents raises TextError if they are not plain text in UTF-8.
+    Raise TextError for other texts, here or when they are read.
     """
     paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
     for path in paths:

@@ -182,8 +182,7 @@ class Trainer:
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
             if self.step > self.furthest_step:
-                # at the end, the best checkpoint is scored, too, unless the last step is the best;
-                # assume so if the newest evaluation is the best so far
+                # at the end, the best checkpoint is scored, too, unless the last step is the best
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 total = self.budget.new_total(self.schedule, self.step, whole_splits) or 0
         # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
