@@ -377,10 +377,8 @@ def test_minutes_on_the_command_line(gpt, text_file):
     code, out, err = gpt(*arguments, *few, "--json")
     assert code == 0, err
     steps = json.loads(out)["step"]
-    config = load_config("r/config.yaml")
-    assert (config.train.minutes, config.train.steps, config.train.plans[-1][1]) == (
-        *(None, steps, steps),
-    )
+    ended = load_config("r/config.yaml").train
+    assert (ended.minutes, ended.steps, ended.plans[-1][1]) == (None, steps, steps)
     code, _, err = gpt("train", "--config", "r/config.yaml", "--run-dir", "again")
     assert code == 0, err
     assert same_weights(Path("again"), Path("r"))
@@ -400,6 +398,8 @@ def test_minutes_on_the_command_line(gpt, text_file):
     more = ("--minutes", "9000", "--set", "train.max_steps=8", "--json")
     code, out, err = gpt("train", "--resume", "r", *more)
     assert (code, json.loads(out)["step"]) == (0, 8), err
+    code, _, err = gpt("train", "--resume", "r", *more)  # bug: each resume took one step more
+    assert (code, "r is finished: train.max_steps 8" in err) == (2, True), err
     Path("m.yaml").write_text("train: {minutes: 0.01, sample_length: 0}\nmodel: {T: 12, C: 8}\n")
     chosen = ("train", text_file, "--config", "m.yaml", "--device", "cpu", "--set", "train.steps=3")
     assert gpt(*chosen, "--run-dir", "q")[0] == 0

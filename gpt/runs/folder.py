@@ -231,15 +231,15 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     # hidden entries are the lock, and temporary files of killed processes
     if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
         check_ours(run)
-        if not overwrite:
-            resume = f"resume it by --resume {shlex.quote(str(run))}, "
-            advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
-            raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
         if is_sweep(run):
             raise UsageError(
                 f"{run} is a sweep, which --overwrite does not replace; delete it by gpt runs "
                 f"--delete {shlex.quote(str(run))}, or choose another --run-dir"
             )
+        if not overwrite:
+            resume = f"resume it by --resume {shlex.quote(str(run))}, "
+            advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
+            raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
         if is_running(run):
             raise in_use(run)
     check_can_be_made(run)

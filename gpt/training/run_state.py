@@ -54,10 +54,7 @@ class RunState:
 
 
 def new_state(context: RunContext, probed: Seconds | None) -> RunState:
-    """Return the state of a new run, with a plan of its steps if `train.minutes` is set.
-
-    `probed` contains the seconds of steps and of a character that were measured before, if any.
-    """
+    """Return the state of a new run, with a plan of its steps if `train.minutes` is set."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
@@ -143,7 +140,8 @@ def _resumed_plan(
     config, corpus, ranks = context.config, context.corpus, context.ranks
     before = data.config.train
     minutes = config.train.minutes
-    is_new_time = minutes is not None and (extend or minutes != before.minutes)
+    has_steps_left = data.step < (config.train.max_steps or math.inf)
+    is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
     stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
@@ -179,6 +177,8 @@ def _check_not_finished(
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
         advice = "--set train.stop_at_val_loss=null --set train.patience=null"
+    elif extend and step >= (train.max_steps or math.inf):
+        reason, advice = f"train.max_steps {train.max_steps}", "--set train.max_steps=null"
     elif extend:
         return
     elif step > train.steps:
