@@ -215,7 +215,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ),
     ("train latin.txt", 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
     ("train full", 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
-    ("train --device cuda:77", 2, "device cuda:77: expected auto, cpu, cuda"),
+    ("train --device cuda:77", 2, "device cuda:77: expected auto or cpu"),
     ("train --run-dir latin.txt/run", 1, "latin.txt: expected a folder that you may write to"),
     ("sample --prompt Éa!", 2, "outside the model's vocabulary: É !;"),
     ("sample nowhere", 2, "nowhere: expected the folder of a run with a checkpoint"),

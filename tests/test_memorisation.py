@@ -82,7 +82,7 @@ def test_only_new_lines_are_shown_and_prompts_and_stops_as_asked(gpt):
     assert expected
     assert gpt(*options, "--new")[1].splitlines() == expected
     code, out, err = gpt(*options[:-1], 1, "--new")
-    assert (code, out, "no line is whole and new" in err) == (0, "", True), "bug: nothing was said"
+    assert (code, out, "no complete line is new" in err) == (0, "", True), "bug: nothing was said"
     short = ("--prompt", "ae", "--stop", r"\n")
     shown = gpt(*options, *short)[1]
     assert gpt(*options, *short, "--no-prompt", "--keep-stop")[1] == f"{shown[2:]}\n"

@@ -713,7 +713,7 @@ def test_globs_choose_files_in_folders_and_not_in_archives():
         assert [*documents(source, **data)] == ["f/b.txt", "f/e.zip!c.md", "f/e.zip!d.txt"]
     assert "choose files in folders, not in archives; un" in refusal("f/e.zip", include=("*.md",))
     assert "chosen by data.include and data.exclude, got none" in refusal("f", include=("*.c",))
-    assert "data.include and data.exclude: Invalid git pattern: '!'" in refusal("f", exclude=("!",))
+    assert "data.include or data.exclude: Invalid git pattern: '!'" in refusal("f", exclude=("!",))
 
 
 def test_what_is_read_and_what_is_skipped_is_told_in_one_line(caplog):

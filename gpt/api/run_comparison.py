@@ -54,9 +54,9 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         first = with_texts[0]
         if set(run.val_hashes).isdisjoint(first.val_hashes):
             raise UsageError(
-                f"{first.name} and {run.name} have different val texts (or a text is missing, and "
-                f"the whole texts differ), so their losses cannot be compared; `gpt eval RUN TEXT` "
-                f"measures each run on another text"
+                f"{first.name} and {run.name} have different val texts (or, where one is "
+                f"missing, different whole texts), so their losses cannot be compared; measure "
+                f"both on the same text by `gpt eval RUN TEXT`"
             )
     return compare_runs(compared)
 
@@ -136,8 +136,8 @@ def _measure(folder: Path) -> "ComparedRun":
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
-    If `train.minutes` came from a sweep, return the settings before training. Training then
-    sets `train.steps` to the steps that fit into the minutes, which differ between seeds.
+    If a sweep set `train.minutes`, these are the settings from before training, because training
+    sets `train.steps` to the number of steps that fit, which differs between seeds.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_spec import read_spec

@@ -98,7 +98,7 @@ def train(
             and during an evaluation, possibly from another thread. If it returns True, training
             stops and its state is saved.
         on_event: called for each event, see above.
-        clock: returns how many seconds of `minutes` have passed; by default, those since this call.
+        clock: returns the seconds since the time of `minutes` began; by default, since this call.
 
     Returns:
         An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats

@@ -121,7 +121,7 @@ def sample(
     if not as_json:
         show("".join(f"{line}\n" for line in lines))
         if not lines:
-            log.warning("no line is whole and new; sample more, by --length or --num-samples")
+            log.warning("no complete line is new; sample more, by --length or --num-samples")
         return
     result = {
         "run": str(model.run),

@@ -36,11 +36,11 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# dotted key -> (commit, value): the last commit that loads runs with any other value
+# dotted key -> (last commit that loads runs with other values, the only value that loads now)
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
 }
-# dotted key -> (commit, value): the last commit that resumes runs with any other value
+# dotted key -> (last commit that resumes runs with other values, the only value that resumes now)
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),

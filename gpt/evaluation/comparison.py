@@ -168,7 +168,7 @@ class RowDifference:
     row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better
     text: Interval | None  # interval of `difference` on unseen text; None if a text is missing
-    seeds: Interval | None  # interval for other seeds; None if either row has only one run
+    seeds: Interval | None  # interval over seeds; None if either row has only one run
 
 
 @dataclass(frozen=True)

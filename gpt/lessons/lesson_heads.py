@@ -83,8 +83,8 @@ except RuntimeError as error:
 y = y.transpose(1, 2)
 check("contiguous().view()", y.contiguous().view(B, T, C), y.flatten(2))
 
-# So far C is H hs, but hs need not be C / H. With T = 16, C = 16, H = 8 and hs = 32, H hs = 256 is
-# not C, and the projection goes back to C.
+# So far hs was C / H, but it need not be. Here T = C = 16, H = 8 and hs = 32, and the projection
+# maps H hs = 256 numbers back to C.
 eight = ListOfHeads(16, 8, 32)
 print("256 -> 16:", tuple(eight(torch.randn(4, 16, 16)).shape))
 
@@ -123,7 +123,7 @@ check("split_heads = the queries", split_heads(queries, H), q)
 
 # Answers
 #
-# 1. A row of H hs numbers now holds one or two heads at several positions, not all heads at one.
+# 1. A row of H hs numbers should hold all heads of one position. Now it mixes several positions.
 #    The check "a list of heads = one product" fails, and so does "4 characters alone = the first
 #    4": an early row holds numbers of later positions, so the layer is no longer causal.
 #

@@ -209,7 +209,7 @@ def selector(globs: Sequence[str]) -> Callable[[Path], bool]:
         including = GitIgnoreSpec.from_lines(glob for glob in globs if not glob.startswith("!"))
         excluding = GitIgnoreSpec.from_lines(glob[1:] for glob in globs if glob.startswith("!"))
     except ValueError as error:
-        raise TextError(f"data.include and data.exclude: {error}; correct this glob") from None
+        raise TextError(f"data.include or data.exclude: {error}; correct this glob") from None
     return lambda path: (
         (not including or including.match_file(path)) and not excluding.match_file(path)
     )

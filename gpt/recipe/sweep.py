@@ -220,8 +220,8 @@ def _check_unchanged(config: Config, now: Config) -> None:
     changes = differences(values(config), values(now))
     if changed := [change for key, change in changes.items() if key not in free]:
         raise UsageError(
-            f"the run was trained with other settings than the sweep: {', '.join(changed)}; delete "
-            f"its folder to train it again"
+            f"the run's settings differ from the sweep's: {', '.join(changed)}; delete the run's "
+            f"folder to train it again"
         )
 
 

@@ -62,7 +62,7 @@ class Trial(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted key: those that the user gave, or all settings if gpt chooses none."""
+        """Settings by dotted key: if gpt chooses the others, only those that the user gave."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked", "config")

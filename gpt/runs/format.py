@@ -8,7 +8,7 @@
     checkpoints/index.json   which checkpoint is `last` and which is `best`
 
 write.py writes a checkpoint under a temporary name, syncs it and renames it. Then it replaces the
-index. A reader sees the old state or the new one. (It retries while a checkpoint is replaced.)
+index. A reader sees the old state or the new one; it retries while a checkpoint is replaced.
 
 read.py verifies the files of a checkpoint. Each must be a regular file, not a link, and must have
 the SHA-256 in the manifest. This finds disk errors, but an attacker can write a matching manifest.

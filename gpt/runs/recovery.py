@@ -56,8 +56,8 @@ def _warn_of_edits(run: Path, config: Config) -> None:
             edited.pop(key)
     if changes := differences(values(config), edited):
         log.warning(
-            "ignored your edits of %s/config.yaml: %s; a resume takes the settings from the "
-            "checkpoint, so set them when you resume",
+            "ignored your edits of %s/config.yaml: %s; a resume takes its settings from the "
+            "checkpoint and from its own arguments",
             from_here(run),
             ", ".join(changes.values()),
         )

@@ -47,9 +47,9 @@ class Source:
 
 
 def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
-    """Open UTF-8 files as one text, if gpt/reading, which opens any text, is missing.
+    """Open UTF-8 files as one text: the fallback where the folder gpt/reading is missing.
 
-    Raise TextError for other texts, here or when they are read.
+    Raise TextError if they are not UTF-8, here or when they are read.
     """
     paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
     for path in paths:

@@ -164,7 +164,7 @@ class Muon(Optimizer):
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices of updates, and give all neurons updates of similar size.
 
-        `steps` is (N, height, width). Each row is a neuron; if width > height, each column is one.
+        `steps` is (N, height, width). The neurons are the rows or, if width > height, columns.
         Divide each neuron's update by the root of its running mean square, stored in `squares`.
         Then scale each matrix back to the norm that it had before this division.
         """

@@ -128,7 +128,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans made up to `step` in the phase that contains `step`, oldest first."""
+        """Return the plans that the phase of `step` has made until `step`, oldest first."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:

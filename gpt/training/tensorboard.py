@@ -94,5 +94,5 @@ class TensorBoard(Callback):
             content = draw(model, corpus, excerpt, title)
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
-        value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
+        value = Summary.Value(tag="visualization/attention", image=image)  # shown as the last tag
         self.write(step, summary=Summary(value=[value]))

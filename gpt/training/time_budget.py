@@ -46,7 +46,7 @@ class Stopwatch:
         self.clock = clock
         self.probed = dict(probed or {})
         self.seconds: dict[int | str, float] = {}  # measured in training
-        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, times) since `settle`
+        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count) since `settle`
         self._since = clock()
 
     def start(self) -> None:

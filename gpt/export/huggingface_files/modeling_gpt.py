@@ -20,7 +20,7 @@ ABSENT = -1  # id of padding, and of positions before a text; its embedding is z
 
 
 class CharacterGPTConfig(PretrainedConfig):
-    """Settings of the model. Comments give their names in `gpt`, or their meaning."""
+    """Settings of the model; each comment gives the name in `gpt`, or the meaning."""
 
     model_type = "character_gpt"
 
