@@ -51,9 +51,9 @@ def select_device(name: str) -> torch.device:
     names = ["cpu", *(f"cuda:{i}" for i in range(gpus)), *(["mps"] if has_mps else [])]
     if name not in names and not (name == "cuda" and gpus):
         raise DeviceError(
-            f"device {name}: expected {' or '.join(['auto', *names])}; torch {torch.__version__} sees "
-            f"{counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; use "
-            f"--device cpu, or install another build of torch"
+            f"device {name}: expected {' or '.join(['auto', *names])}; torch {torch.__version__} "
+            f"sees {counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; "
+            f"use --device cpu, or install another build of torch"
         )
     if name == "mps" and torch.__version__ < MIN_MPS_TORCH:
         raise DeviceError(
