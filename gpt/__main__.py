@@ -47,8 +47,8 @@ def main() -> None:
     # makes sampling many times slower while another program runs. `scripts/bench busy_core`
     # measures this. numpy reads the variable when numpy is imported; torch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # By default, torch has a thread for each CPU of the machine, also in a container that may use
-    # only some CPUs.
+    # By default, torch uses one thread for each CPU of the machine, even in a container that is
+    # limited to some of them.
     if (limit := cpu_limit()) is not None and limit < (os.cpu_count() or 1):
         os.environ.setdefault("OMP_NUM_THREADS", str(limit))
     try:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MIN_MPS_TORCH = "2.13"
 EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
 
-# A capture first waits for the device. This wait fails while another thread captures.
+# While a CUDA graph is captured, another capture fails, because it first waits for the device.
 _capturing = Lock()
 
 R = TypeVar("R")

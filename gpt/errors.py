@@ -113,7 +113,7 @@ def in_python(message: str) -> str:
     >>> in_python("my--text: choose another --run-dir, or add --overwrite or --set train.steps=9")
     'my--text: choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
     """
-    dashes = r"(?<![\w./\\-])--"  # not within a name, such as that of a text
+    dashes = r"(?<![\w./\\-])--"  # not within a name, such as `my--text`
     message = re.sub(rf"{dashes}(overwrite|memorisation)\b", r"\1=True", message)
     message = re.sub(rf"{dashes}set ([^\s,;:)]+)", r'settings=["\1"]', message)
     message = re.sub(rf"{dashes}minutes (\w+)", r"minutes=\1", message)
@@ -135,7 +135,7 @@ def as_typed(program: Path) -> str:
 
 def shown(text: str, longest: int = 80) -> str:
     """Return `text` on one line, with escapes, and shortened by `without_middle`."""
-    text = without_middle(text, longest)  # shorten long text before escaping, which is slow
+    text = without_middle(text, longest)  # because escaping a long text is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)
 

@@ -14,13 +14,13 @@ from gpt.errors import OutOfMemory, TrainingError
 
 ALWAYS_FREE = 2**28  # bytes assumed to be free without measuring, which takes 0.1 s
 
-# Files of Linux control groups, in versions 2 and 1: the limit and the usage in bytes, and the
-# prefix of the keys in memory.stat.
+# For versions 2 and 1 of Linux control groups: the files with the limit and the usage in bytes,
+# and the prefix of the keys in memory.stat.
 MEMORY_FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
-# control group files with the CPU quota and its period, in microseconds, in versions 2 and 1
+# files of Linux control groups (version 2, version 1) with the CPU quota and period in microseconds
 CPU_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 

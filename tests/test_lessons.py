@@ -29,8 +29,8 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     11: ("averaging", r"✓ loop = masked softmax"),
     12: ("averaging", r"masked_fill\(future, float\(\"-inf\"\)\)"),
     13: ("averaging", r"t=0 0 -inf -inf -inf -inf -inf -inf"),
-    14: ("averaging", r"sum 1, a distribution, and exp\(-inf\) = 0"),
-    15: ("averaging", r"all characters up to it, and at none after it"),
+    14: ("averaging", r"sum 1, a distribution\. .* is 0, because exp\(-inf\) = 0"),
+    15: ("averaging", r"Later characters stay hidden, .*: the model is causal"),
     16: ("averaging", r"If the scores are not 0 but depend on the data"),
     17: ("averaging", r"only dim=-1 still means the columns; dim=1 would be the rows"),
     18: ("head", r"softmax\(Q K\^T / sqrt\(d_k\)\) V"),
@@ -60,13 +60,13 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     41: ("scaling", r"8 x scores 0\.0326 0\.0030 0\.1615 0\.0030 0\.8000"),
     42: ("scaling", r"exp widens differences"),
     43: ("scaling", r"A new head should begin undecided"),
-    44: ("scaling", r"each position takes information from a single other one only"),
+    44: ("scaling", r"each query takes information from one position only"),
     45: ("scaling", r"Var\(x / c\) = Var\(x\) / c\^2"),
     46: ("scaling", r"variance of 1,000 pairs, by dimension 5 16 100 400"),
     47: ("scaling", r"variances of independent numbers add up"),
     48: ("scaling", r"overconfident.*training with sharp weights is unstable"),
     49: ("scaling", r"scale, mask, softmax"),
-    50: ("scaling", r"divides by d instead of sqrt\(d\)\. Then the variance is 1 / d"),
+    50: ("scaling", r"divide by hs instead of sqrt\(hs\)\. Then the variance is 1 / hs"),
     51: ("normalization", r"class BatchNorm"),
     52: ("normalization", r"gamma and beta, a number for each channel"),
     53: ("normalization", r"eps is added to the variance"),
@@ -74,7 +74,7 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     55: ("normalization", r"if self\.training"),
     56: ("normalization", r"The update is under torch\.no_grad\(\)"),
     57: ("normalization", r"def parameters\(self\)"),
-    58: ("normalization", r"self\.out = .*kept to be looked at"),
+    58: ("normalization", r"self\.out = .*stored for inspection"),
     59: ("normalization", r"BatchNorm -?\d+e-\d+ 1\.0000 0\.0411 1\.0431"),
     60: ("normalization", r"LayerNorm normalises each row"),
     61: ("normalization", r"LayerNorm 0\.1469 0\.8803 -?\d+e-\d+ 1\.0000"),
@@ -83,13 +83,13 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     64: ("head", r"inputs need not come from a vocabulary"),
     65: ("head", r"must be equal\. A value may have another size"),
     66: ("head", r"the sum of all values, each times its weight"),
-    67: ("heads", r"H hs = 256 is not C, and the projection goes back to C"),
+    67: ("heads", r"the projection maps H hs = 256 numbers back to C"),
     68: ("heads", r"each with its own queries, keys and values"),
     69: ("heads", r"concat\(head_1, \.\.\., head_H\) W_O"),
     70: ("averaging", r"the model is causal"),
     71: ("layers", r"maps tensors of any shape \(\*, d_in\) to \(\*, d_out\)"),
     72: ("heads", r"often called c_attn, computes the queries, keys and values of all heads"),
-    73: ("heads", r"chunk\(3\) cuts .*split cuts parts of given sizes"),
+    73: ("heads", r"chunk\(3\) cuts .*use split with the sizes"),
     74: ("heads", r"part\.view\(B, t, self\.H, C // self\.H\).*part\.transpose\(1, 2\)"),
     75: ("heads", r"@ multiplies the last two dimensions"),
     76: ("heads", r"It is a buffer of the module: .* is not trained"),
@@ -105,7 +105,7 @@ ITEMS = {  # number in the list of the notebooks' ideas: (lesson, what the lesso
     86: ("layers", r"six words .* d_in = 3"),
     87: ("layers", r"0 0\.2961 0\.5166 0\.1366 0\.1025 0\.0756 0\.1966 1 0\.2517 0\.6886 0\.1841 "
          r"0\.7264 0\.3164 0\.4017"),
-    88: ("layers", r"In a GPT, the heads together usually have as many numbers as x"),
+    88: ("layers", r"the outputs of all heads together usually have the size of x"),
     89: ("layers", r"after torch\.manual_seed\(123\), numbers drawn in the same order are"),
     90: ("layers", r"requires_grad=True: .* requires_grad=False: they are frozen"),
     91: ("layers", r"journey 0\.4306 1\.4551"),
@@ -174,7 +174,7 @@ def test_an_identity_has_a_gradient_of_4():
     x = torch.randn(2, 8, 16, requires_grad=True)
     (gradient,) = torch.autograd.grad(x[..., 0].sum(), x)
     assert gradient.norm().item() == 4
-    assert "Its reference is 4.0" in " ".join(shown("block").split())
+    assert "its length is sqrt(16) = 4" in " ".join(shown("block").split())
 
 
 def test_a_new_textbook_model_has_the_loss_that_is_printed():

@@ -65,7 +65,7 @@ def evaluate(
         write_atomically(html, [evaluation_page(report, title)])
     if as_json:
         fields = asdict(replace(report, surprise=None))
-        del fields["surprise"]  # millions of numbers, which only the page shows
+        del fields["surprise"]  # its millions of numbers are only in the HTML page
         show_json({"run": str(model.run), "step": model.step} | fields)
         return
     show(evaluation_table(report, title, terminal_width()) + "\n")

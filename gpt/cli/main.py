@@ -32,7 +32,7 @@ from gpt.terminal import in_one_line, visible
 MAX_CELL = 2**31 - 1  # largest number of characters in a .csv cell, which can be a whole book
 # errors of the system that mean that a file cannot be written
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-# regular expression for messages of errors that mean too little memory
+# regular expression that matches error messages about too little memory
 NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
 # options of other projects for the folder of a run
 FOLDER_OPTIONS = {"name", "out", "out_dir", "output", "output_dir"}

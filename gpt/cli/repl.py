@@ -73,7 +73,7 @@ class Repl:
         chunks = self.model.sample([self.text], seed=self.seed, stops=self.stops, rules=rules)
         self.seed += 1
         for chunk in chunks:
-            self.text += chunk.text  # before `show`, which Ctrl-C may interrupt
+            self.text += chunk.text  # append first, because Ctrl-C may interrupt `show`
             show(chunk.text)
         show("\n")
 

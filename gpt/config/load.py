@@ -19,9 +19,9 @@ from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded
 
 PACKAGE = Path(__file__).parents[1]
-SHIPPED = PACKAGE / "configs"  # in an installed wheel
+SHIPPED = PACKAGE / "configs"  # location in an installed wheel
 if not SHIPPED.is_dir():
-    SHIPPED = PACKAGE.parent / "configs"  # in a clone
+    SHIPPED = PACKAGE.parent / "configs"  # place in a clone of the repository
 
 MAX_FILE_BYTES = 2**20  # largest size of a config file, in bytes
 MAX_SHOWN_MISTAKES = 10  # largest number of mistakes that a message lists
@@ -53,7 +53,7 @@ def load_config(
     """
     settings, changes = _settings(base), _changes(overrides)
     run = (settings | changes).get("train.init_from")
-    if inherit is not None and isinstance(run, str) and run:  # other values fail validation later
+    if inherit is not None and isinstance(run, str) and run:  # a wrong value is refused later
         settings = inherit(run) | settings
     given = settings | changes | _scaled_muon_rate(settings, changes)
     try:
@@ -145,7 +145,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
         )
     settings = flat(tree or {})
     has_both = settings.get("train.steps") and settings.get("train.minutes")
-    if has_both and not settings.get("train.plans"):  # a run's config.yaml can have both, and plans
+    if has_both and not settings.get("train.plans"):  # with plans, a run's config may have both
         raise ConfigError(
             f"{origin}: expected train.steps or train.minutes, got both; leave out one"
         )

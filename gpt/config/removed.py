@@ -4,7 +4,7 @@ from typing import Any
 
 from gpt.errors import Unreadable
 
-REMOVED_SETTINGS = {  # by dotted key: the end of the message that refuses the setting
+REMOVED_SETTINGS = {  # dotted key -> end of the error message for the setting
     "model.counts": "a model is a network without n-gram counts, so leave it out",
     "model.window_counts": "a model is a network without n-gram counts, so leave it out",
     "model.attention_window": "attention sees all of model.T, so set model.T instead",
@@ -36,11 +36,11 @@ REMOVED_OPTIONS = {
     "--presence-penalty": "use a higher --temperature instead",
     "--frequency-penalty": "use a higher --temperature instead",
 }
-# dotted key -> (last commit that loads runs with other values, the only value that loads now)
+# dotted key -> (last commit that loads runs with any value, the only value that loads now)
 LOADED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.max_vocabulary": ("93286f7", None),
 }
-# dotted key -> (last commit that resumes runs with other values, the only value that resumes now)
+# dotted key -> (last commit that resumes runs with any value, only value that resumes now)
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),
     "train.beta1": ("ce3fd9c", 0.9),

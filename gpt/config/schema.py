@@ -31,7 +31,7 @@ from gpt.config.section import (
 from gpt.config.train_config import TrainConfig
 
 # limits for untrusted configs, because a model is created before its weights are read
-MAX_LAYERS = 1000  # limit on the blocks, and on the n-gram embeddings, of all members
+MAX_LAYERS = 1000  # limit on ensemble x n_layer, and on ensemble x ngram
 MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]

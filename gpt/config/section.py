@@ -34,7 +34,7 @@ class Setting:
     group: str  # heading in help and config.yaml
     resumable: bool = False  # whether a resume of a run may change the setting
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
-    affects_choice: bool = False  # for train.*: whether it affects which model gpt chooses
+    affects_choice: bool = False  # whether a train.* setting affects which model gpt chooses
 
 
 def setting(default: Any, description: str, **options: Any) -> Any:

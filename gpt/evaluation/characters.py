@@ -148,7 +148,7 @@ def find_suspicious(text: CountedText) -> list[Findings]:
         counts, first, end = Counter[str](), dict[str, int](), 0
         for start, part in text.unusual_parts():
             for match in pattern.finditer(part, max(end - start, 0)):
-                if match.start() >= PART_IDS:  # the next part has the whole match
+                if match.start() >= PART_IDS:  # the next part also contains this match, uncut
                     break
                 matched, end = match[0], start + match.end()
                 counts[matched] += 1

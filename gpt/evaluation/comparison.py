@@ -25,7 +25,7 @@ NOT_COMPARED = {
     *("seed", "threads", "data.source", "train.checkpoint_every", "train.sample_length"),
     *(key for key in SETTINGS if key.startswith("sample.")),
 }
-NANOGPT_LINE = re.compile(  # matches an evaluation, an iteration, or a size of the model or batch
+NANOGPT_LINE = re.compile(  # a line of nanoGPT's log with a loss, a time or a size
     r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
     r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
     r"|tokens per iteration will be: (?P<tokens>\d[\d,]*)"
@@ -38,7 +38,7 @@ class Curve:
     """The evaluations of a run."""
 
     steps: list[int]  # steps after which val was evaluated, ascending
-    characters: list[int]  # characters (nanoGPT: tokens) trained on before each evaluation
+    characters: list[int]  # characters (nanoGPT: tokens) seen in training before each evaluation
     seconds: list[float]  # seconds of training before each evaluation
     losses: list[float]  # losses on val, or on a part (`train.eval_characters`); can be NaN
     final_loss: float | None  # loss of the last evaluation on all of val; None if there is none
@@ -157,7 +157,7 @@ class Row:
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # mean number of steps until the last evaluation
     seconds: float | None  # mean seconds of training until the last evaluation
-    seconds_to: float | None  # mean seconds until loss `Comparison.reached`; None without a curve
+    seconds_to: float | None  # mean seconds to reach loss `Comparison.reached`; None if no curve
     parameters: int | None
 
 
@@ -166,7 +166,7 @@ class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character."""
 
     row: int  # `Row.number` of the compared row
-    difference: float  # negative if the row is better
+    difference: float  # negative if the row is better than the first row
     text: Interval | None  # interval of `difference` on unseen text; None if a text is missing
     seeds: Interval | None  # interval over seeds; None if either row has only one run
 

@@ -63,7 +63,7 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
     """
     outside = 0
     if vocabulary.is_bytes:
-        # of the first character, keep only the last byte, as context for the second character
+        # keep only the last byte of the first character, as context for the second character
         last = int(np.argmax([*vocabulary.begins(corpus.ids[1:5]), True]))
         ids, characters = corpus.ids[last:], corpus.characters - 1
         size = len(ids) - 1
@@ -103,7 +103,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 class Scores:
     """Predictions of n consecutive ids of a text."""
 
-    start: int  # index in the text of the first of the n ids
+    start: int  # position of the first scored id in the text, in ids
     losses: NDArray[np.float32]  # (n,) loss of each id in nats
     contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
     likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first

@@ -22,7 +22,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 LONG_LINE_CHARACTERS = 60  # a line of this length or more hardly occurs twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only its first lines are looked up in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# Warn from these fractions of val's characters in long lines, or in any lines, of train.
+# Warn if at least this fraction of val is in long lines, or in any lines, that also occur in train.
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
 

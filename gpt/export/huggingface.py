@@ -29,7 +29,7 @@ TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"  # file with the model's code; a folder that has it is an export
 CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
 PADDING = "[PAD]"  # its id is V; the model masks it
-UNKNOWN = "[UNK]"  # no id has this name, so a character without an id is an error
+UNKNOWN = "[UNK]"  # not in the vocabulary, so that the tokenizer refuses unknown characters
 LINE_ENDS = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
 EACH_CHARACTER = {  # splits a text into characters
     "type": "Split",
@@ -105,7 +105,7 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
         complete.mkdir()
         for name, content in contents.items():
             write_synced(complete / name, [content])
-        if place == out:  # keep other files in `out`, such as those of git
+        if place == out:  # `out` exists: replace only the files of the export
             for name in contents:
                 (complete / name).replace(out / name)
         else:

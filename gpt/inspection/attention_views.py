@@ -16,7 +16,7 @@ from gpt.terminal import render, symbol, visible
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
-BLOCKS = "·░▒▓█"  # signs for square roots of weights, so that small weights are visible
+BLOCKS = "·░▒▓█"  # chosen by the square root of a weight, so that small weights are visible
 BLOCKS_LEGEND = "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %."
 TOP_CHARACTERS = 8  # number of the most likely next characters shown at each position
 

@@ -13,12 +13,12 @@ from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, 
 from gpt.text.vocabulary import listed_characters
 
 if TYPE_CHECKING:
-    from gpt.evaluation.evaluation_report import EvaluationReport  # that module imports torch
+    from gpt.evaluation.evaluation_report import EvaluationReport  # importing torch is slow
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once
 CURVE_POINTS = 512  # number of points in the curve of the loss over the text
-CLAMPED_NATS = 6.0  # at this loss in nats and above, the colour is strongest
+CLAMPED_NATS = 6.0  # losses of at least this many nats get the strongest colour
 
 MAX_ROWS = 5  # largest number of findings of each kind in the terminal
 FINDINGS_HEADING = ("", "", "times", "line", "first place")

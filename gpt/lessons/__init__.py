@@ -24,5 +24,5 @@ LESSONS = {  # in the order in which they build on each other
     "recipe": "what this project adds to the textbook, and how much it helps",
     "follow": "one character on its way through your own model",
 }
-FOLLOW = "follow"  # this lesson shows a trained model; only it takes --run and --text
+FOLLOW = "follow"  # shows a trained model; the only lesson that takes --run and --text
 TEXTBOOK = "textbook"  # not a lesson, but a program; only --write FILE.py works with it

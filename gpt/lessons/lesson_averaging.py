@@ -1,8 +1,8 @@
 """The lesson `averaging`. From: Karpathy, "Let's build GPT"."""
 
-# The bigram model sees one character. To use more, each position may look at all characters up to
-# it, and at none after it, because the later ones are to be predicted: the model is **causal**. The
-# simplest way is to average.
+# The bigram model sees one character. To use more, let each position see its own character and all
+# earlier ones. Later characters stay hidden, because the model must predict them: the model is
+# **causal**. The simplest way to combine the visible characters is to average them.
 #
 # ## Vectors
 # The example of the next lessons: B = 2 windows of T = 7 characters, 'returns' and 'the set'. Each
@@ -52,8 +52,8 @@ check("loop = matrix product", by_matmul(x), by_loop(x))
 # the matrices in the last two dimensions. The weights are **broadcast**: used for each of the B
 # windows. The third way begins with **scores**, which say how relevant a position (column) is to
 # another (row). Here all scores are 0. `masked_fill` sets the scores of later positions to -inf:
-# the **causal mask**. Softmax of a row gives weights with sum 1, a **distribution**, and exp(-inf)
-# = 0 is the weight of each later position.
+# the **causal mask**. Softmax turns each row into weights with sum 1, a **distribution**. The
+# weight of each later position is 0, because exp(-inf) = 0.
 def by_softmax(x: Tensor) -> Tensor:
     """Average the past of x by a softmax of masked scores."""
     T = x.shape[1]

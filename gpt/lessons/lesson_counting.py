@@ -40,7 +40,7 @@ from gpt.lessons.ladder import climb, python_docs
 
 train_ids, val_ids, characters = python_docs()
 V = len(characters)
-pair_ids = train_ids[:-1] * V + train_ids[1:]  # (a, b) gets the id a V + b
+pair_ids = train_ids[:-1] * V + train_ids[1:]  # (a, b) has the id a V + b
 counts = pair_ids.bincount(minlength=V * V).view(V, V) + 0.01
 p_next = counts / counts.sum(dim=1, keepdim=True)  # (V, V) / (V, 1)
 counted = float(-p_next[val_ids[:-1], val_ids[1:]].log().mean())
@@ -99,10 +99,10 @@ written = sample(model, val_ids[:1][None], 60)[0]
 print(repr("".join(characters[i] for i in written)))
 
 # ## Optional: longer contexts
-# **Kneser-Ney** counts what follows n characters. A discount from each count goes to the prediction
-# from n - 1 characters. That prediction counts after how many *different* characters a character
-# came, not how often: 'Francisco' is frequent, but only after 'San'. From n = 2 on, Kneser-Ney
-# beats the ladder (only 300 steps of training). `gpt eval` compares a trained model with it.
+# **Kneser-Ney** counts what follows n characters. A discount on each count gives weight to the
+# prediction from n - 1 characters, which counts how many *different* characters preceded a
+# character, not how often it came: 'Francisco' is frequent, but only after 'San'. For n >= 2, this
+# beats the ladder. `gpt eval` compares a trained model with it.
 from gpt.evaluation.baselines import KneserNey
 
 ngrams = {}

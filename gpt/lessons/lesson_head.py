@@ -75,8 +75,8 @@ print("out:", tuple(other(noise).shape))
 heat_map("weights[0]", other.weights[0])
 
 # ## Two rows of the ladder
-# Row `average of values` averages values instead of x: it has one more matrix, $W_v$. Row `one
-# head` also has queries and keys, so the weights depend on the data.
+# Row `average of values` averages values instead of x, so it has a matrix $W_v$. Row `one head`
+# also has queries and keys, so the weights depend on the data.
 from gpt.lessons.ladder import AveragedValues  # code shown
 
 V = len(ladder.python_docs()[2])

@@ -45,8 +45,8 @@ heat_map("weights of the last query", last, heads, names)
 
 # ## One matrix product
 # One layer, often called `c_attn`, computes the queries, keys and values of all heads; its matrix
-# is (C, 3 C), stored transposed. `chunk(3)` cuts the result into three equal parts. (`split` cuts
-# parts of given sizes; use it if values have another size.) `view` cuts each part into H heads of
+# is (C, 3 C), stored transposed. `chunk(3)` cuts the result into three equal parts. (If values are
+# larger or smaller than keys, use `split` with the sizes.) `view` cuts each part into H heads of
 # hs. `transpose` brings H before t, because `@` multiplies the last two dimensions.
 from gpt.lessons.textbook import MultiHeadAttention  # code shown
 
@@ -106,7 +106,7 @@ losses = climb({"four heads": four_heads}, STEPS)
 # seeds 1 and 2, four heads reach 2.14 twice, and one head 2.20 and 2.19.)
 #
 # ## Exercises
-# 1. Join the heads by `reshape` without transposing. The shape stays. Which checks fail, and why?
+# 1. Join the heads by `reshape` without transposing: same shape. Which checks fail, and why?
 #
 # ```diff
 # -        y = y.transpose(1, 2).flatten(2)  # (B, t, H * hs)

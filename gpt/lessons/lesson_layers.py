@@ -1,9 +1,9 @@
 """The lesson `layers`. From: Raschka, "Build a Large Language Model (From Scratch)", chapter 3."""
 
-# A head once more, with few enough numbers for a calculator, from Raschka's book: six words (the
-# tokens here), each a vector of d_in = 3 numbers, and no mask. Three matrices of (3, 2) make
-# queries, keys and values of d_out = 2 numbers. (In a GPT, the heads together usually have as many
-# numbers as x; here the sizes differ so that each shape shows which is which.) Seed 123 gives the
+# The head in this lesson, from Raschka's book, can be checked by calculator. It has no mask. Its
+# tokens are six words, each a vector of d_in = 3 numbers. Three matrices of (3, 2) make queries,
+# keys and values of d_out = 2 numbers. (In a GPT, the outputs of all heads together usually have
+# the size of x. Here d_in and d_out differ, so that shapes are easy to tell.) Seed 123 gives the
 # book's figures: after `torch.manual_seed(123)`, numbers drawn in the same order are the same.
 import torch
 from torch import Tensor, nn

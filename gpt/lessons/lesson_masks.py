@@ -41,8 +41,8 @@ check("the last query alone = the last row", one, out[:, -1:])
 
 
 # ## Two ways to write a mask
-# `masked_fill` takes a **boolean** mask. Zeros and ones as floats raise an error; such a mask must
-# first be compared (`mask == 0`):
+# `masked_fill` takes a **boolean** mask; a mask of floats raises an error. Convert a mask of zeros
+# and ones by a comparison (`mask == 0`):
 def causal(T: int) -> Tensor:
     """Return the mask (T, T): True where the key is not after the query."""
     return torch.ones(T, T, dtype=torch.bool).tril()
@@ -107,7 +107,7 @@ print("scaled_dot_product_attention", zero[0, -1, 0].item())
 
 
 # Train one head with each mask. A trained vector is added to each position (lesson `positions`):
-# without it, a head could not tell which later character is the *next*. The loss by position:
+# without it, a head could not tell which later character is *next*. Print the loss by position:
 def with_positions(f: nn.Module) -> nn.Module:
     """Return a model of x + f(x); x includes positions."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
@@ -130,9 +130,9 @@ for name, text in written.items():
 
 
 # The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
-# last. At the last, where its weights are all equal, it sees no later character and has learned
-# nothing else: 2.58 nats, against 2.08 with the causal mask. A low mean loss is no proof: a model
-# that writes uses the prediction at its last position only.
+# last. The last position has no later character to copy, and the model has learned nothing else:
+# 2.58 nats, against 2.08 with the causal mask. A low mean loss does not prove that a model is good:
+# to write, it uses only the prediction at its last position.
 #
 # ## Exercises
 # 1. Let no position attend to itself. Which check fails, and what are the weights of position 0?

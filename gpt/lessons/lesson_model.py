@@ -74,7 +74,7 @@ check("TextbookGPT = production", big(inputs), production(inputs))
 # GPT-2 has the same architecture, with these differences: its tokens are parts of words (**byte
 # pair encoding**, V = 50,257); its queries, keys and values have biases; its token embedding is
 # also its head (**weight tying**, arXiv:1608.05859); its initial weights have standard deviation
-# 0.02, those of projections less; and it was trained with dropout (lesson `dropout`).
+# 0.02, or less in projections; and it was trained with dropout (lesson `dropout`).
 #
 # ## Exercises
 # 1. Leave out the blocks. What do the logits still depend on, and which checks fail?

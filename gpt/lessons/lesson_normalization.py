@@ -33,7 +33,7 @@ class BatchNorm:
                 self.running_mean.lerp_(mean, self.momentum)
                 self.running_var.lerp_(unbiased, self.momentum)
         normal = (x - mean) / (var + self.eps).sqrt()
-        self.out = self.gamma * normal + self.beta  # kept to be looked at
+        self.out = self.gamma * normal + self.beta  # stored for inspection
         return self.out
 
     def parameters(self) -> list[Tensor]:
@@ -61,8 +61,8 @@ for name, y in outputs.items():
     rows[name] = [y[:, 0].mean(), y[:, 0].std(), y[0].mean(), y[0].std()]
 table("column 0 and row 0", rows, ["col mean", "std", "row mean", "std"])
 
-# A language model uses LayerNorm: an example must not depend on the others in its batch, nor a
-# position on those after it.
+# A language model uses LayerNorm, because its output at a position must not depend on later
+# positions or on other examples in the batch.
 two, of_all = BatchNorm(100)(x[:2]), BatchNorm(100)(x)[:2]
 check("LayerNorm: alone = in batch", layer_norm(x[:1]), layer_norm(x)[:1])
 check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
@@ -75,8 +75,8 @@ check_differ("BatchNorm: two rows alone, in their batch", two, of_all)
 # **running statistics** for evaluation: a mean and a variance of each column. In training, each
 # batch moves them a tenth (`momentum`) of the way to the mean and variance of the batch:
 # `lerp_(mean, 0.1)`. The update is under `torch.no_grad()`, so that no gradient flows through it.
-# Without `no_grad`, torch would keep what every batch computed (the **graph**). `backward` frees
-# the graph; a second `backward` would need it and raise an error:
+# Otherwise the statistics would keep the **graph** of each batch: what torch stores for gradients.
+# `backward` frees the graph, so the next `backward`, which needs it again, raises an error:
 class LeakyNorm(BatchNorm):
     """Subtract a running mean, updated without `torch.no_grad()`."""
 

@@ -37,8 +37,8 @@ rows = torch.tensor([variance_of_products(d) for d in dimensions]).T
 by_dimension = {"q.k": rows[0], "scaled": rows[1]}
 table("variance of 1,000 pairs, by dimension", by_dimension, dimensions)
 
-# Beware of code that, with d = hs, divides by d instead of sqrt(d). Then the variance is 1 / d: the
-# larger the head, the smaller its scores, and all weights become alike, as in an average.
+# A common mistake is to divide by hs instead of sqrt(hs). Then the variance is 1 / hs: the larger
+# the head, the smaller its scores, and all weights become alike, as in an average.
 slip = [(raw / hs).var(), 1 / hs]
 table("variance of q.k / hs", {"": slip}, ["measured", "1 / hs"])
 
@@ -51,9 +51,9 @@ table("softmax", weights)
 
 
 # The weights in the last row are **sharp**, nearly **one-hot**: one weight is 1, the others 0. Then
-# each position takes information from a single other one only, and is overconfident in it. Training
-# can hardly correct this. The **Jacobian** of softmax is the matrix of the derivatives of each
-# weight by each score: diag(w) - w w^T, where w are the weights. The gradient that reaches the
+# each query takes information from one position only, and is overconfident in it. Training can
+# hardly correct this. The **Jacobian** of softmax is the matrix of the derivatives of all weights
+# with respect to the scores: diag(w) - w w^T with the weights w. The gradient that reaches the
 # scores, and through them queries and keys, is a product with the Jacobian. For sharp weights the
 # Jacobian is almost 0, even if the weights are wrong. The length of the Jacobian is the root of the
 # sum of its squared numbers:
@@ -70,9 +70,9 @@ check("the Jacobian by hand = torch's", jacobian(scores), autograd)
 
 
 # So training with sharp weights is unstable: the key whose score is largest by chance takes all of
-# the weight, and the others get almost no gradient. Here the weighted sum of the values should
-# become 1. The value of key 0 is 1, the others are 0, so key 0 should get all of the weight, but
-# key 4 begins with the largest. After 100 steps against the gradient:
+# the weight, and the others get almost no gradient. In this example, key 0 has value 1 and
+# the other keys have value 0. The weighted sum of the values should become 1, so key 0 should get
+# all of the weight, but key 4 begins with the most. After 100 steps against the gradient:
 def learn(start: Tensor) -> float:
     """Train the scores for 100 steps; return the weight of key 0."""
     s, value = start.clone().requires_grad_(), torch.eye(5)[0]

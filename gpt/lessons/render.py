@@ -22,7 +22,7 @@ from gpt.device import computing_with
 from gpt.lessons import LESSONS
 from gpt.terminal import render_table
 
-MAX_ROUNDING = 1e-5  # tensors this close count as equal; in units of max(1, largest |x|)
+MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max(1, largest |x|)
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 CODE_INDENT = 2  # columns by which a terminal indents code
 SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # code shown$", re.MULTILINE)

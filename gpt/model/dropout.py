@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    key = torch.tensor(0)  # key in `_dropouts`: a tensor, as torch.compile recompiles for each int
+    key = torch.tensor(0)  # for `_dropouts`; a tensor: torch.compile recompiles for each new int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""

@@ -89,7 +89,7 @@ def utf8_chunks(
     encoding = "UTF-8" if is_plain else encoding
     new_decoder = codecs.getincrementaldecoder(encoding)
     decoder, ignoring = new_decoder(errors), new_decoder("ignore")
-    offset = pending = replaced = 0  # bytes decoded, bytes of a cut character, replacements
+    offset = pending = replaced = 0  # counts: decoded bytes, bytes of a cut character, replacements
     at_start = True
     try:
         for block, following in pairwise(chain(blocks, [b""])):
@@ -98,7 +98,7 @@ def utf8_chunks(
             else:
                 ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                if found := text.count("\ufffd"):  # the input itself may contain U+FFFD, too
+                if found := text.count("\ufffd"):  # some may come from the input itself
                     replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:

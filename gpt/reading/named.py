@@ -41,7 +41,7 @@ TINYSHAKESPEARE = Download(
 )
 NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)  # the built-in texts
 DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for a response
-EXCLUDED_FOLDERS = {  # folders that python-source omits: other projects, tests, python-docs
+EXCLUDED_FOLDERS = {  # not in python-source: installed packages, tests, IDLE, demos, docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
 

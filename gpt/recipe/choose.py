@@ -32,18 +32,18 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 
 log = logging.getLogger(__name__)
 
-PROBE_PART = 0.05  # largest fraction of the command's time that all measurements take
-USUAL_PROBES = 12  # usual number of measurements at four sizes: long steps, short steps and scoring
-MEMBERS_TIME = 0.9  # with several threads: time of a step of K members / (K x that of one model)
-MAX_SPEEDUP = 1.25  # a run faster than measured makes at most this multiple of the useful passes
+PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
+USUAL_PROBES = 12  # three for each of four sizes: steps with long and short windows, and scoring
+MEMBERS_TIME = 0.9  # with several threads: step time of K members / (K x step time of one model)
+MAX_SPEEDUP = 1.25  # limits the passes of an unexpectedly fast run to this x the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
 
-MATCHED_CHARACTERS = 4  # a repeated id follows at least this number of repeated characters
-CHANCE_WINDOWS = 64  # matches are long enough to recur by chance in at most 1 of 64 windows
+MATCHED_CHARACTERS = 4  # smallest number of repeated characters that precede a repeated id
+CHANCE_WINDOWS = 64  # a match is so long that at most 1 of 64 windows repeats it by chance
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
-MAX_SCORED_IDS = 60_000  # largest number of val ids to check for repetitions, spread evenly
+MAX_SCORED_IDS = 60_000  # largest number of ids, evenly spread over val, to check for repetitions
 # Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation
 # and code have 0.28 to 0.38.
 MUCH_REPEATED = 0.2

@@ -39,7 +39,7 @@ class Estimate:
 
     device: str
     precision: str
-    parameters: dict[str, int]  # by part of the model
+    parameters: dict[str, int]  # part of the model -> number of parameters
     state_bytes: int  # weights, gradients and the optimizers' running averages
     peak_bytes: int  # largest number of bytes in use at a time
     costs: dict[str, Cost]  # by name; `start` is the work before the first step
@@ -75,7 +75,7 @@ def estimate_run(
                 lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
             )
         if config.train.minutes is not None:
-            start_s = clock()  # with `train.minutes`, a run makes these measurements, too
+            start_s = clock()  # includes measuring, which a run with `train.minutes` does, too
 
         def sample_and_save() -> None:
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
@@ -84,7 +84,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # time without `sample_and_save`, as in a run's plan
+        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`: a run plans before it
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan()
     train, schedule, whole = config.train, Schedule(config), budget.val_ids
@@ -95,7 +95,7 @@ def estimate_run(
     costs = {
         "start": Cost(1, start_s),
         "step": Cost(train.steps, budget.step_s(schedule, 0)),
-        # before training, only loaded weights are evaluated: the loss of a new model is known
+        # loaded weights are also evaluated before training; the loss of a new model is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(evaluations + 1, stopwatch.other_s(SAMPLING)),

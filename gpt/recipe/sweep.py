@@ -142,7 +142,7 @@ def _chosen(
     shared = str({key: value for key, value in trial.values.items() if key not in own})
     if shared not in choices:
         without_own = config
-        with suppress(ConfigError):  # keep the settings `own` if the config is invalid without them
+        with suppress(ConfigError):  # if the config is invalid without `own`, leave it unchanged
             without_own = load_config(config, [(key, None) for key in own])
         choices[shared] = choose(without_own)
     return load_config(choices[shared], [*explicit(config).items()])
@@ -199,7 +199,7 @@ def _train(
         return
     log.info("%s: training", trial.name)
     train_run(
-        newest.config if newest else trial.config,  # `newest.config` has `train.plans`
+        newest.config if newest else trial.config,  # a checkpoint has the run's `train.plans`
         corpus,
         run,
         "resume" if newest else "overwrite",  # a killed run may lack a checkpoint

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # in characters; large models need about 20 (arXiv:2203.15556)
+MIN_SEEN_PER_PARAMETER = 12  # fewest characters; large models need about 20 (arXiv:2203.15556)
 MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
@@ -42,7 +42,7 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-MIN_DROPOUT_PASSES = 2  # if a member makes fewer passes, there is no token dropout
+MIN_DROPOUT_PASSES = 2  # fewest passes of a member for which token dropout is used
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a model with LARGE_PARAMETERS parameters or more

@@ -55,7 +55,7 @@ class CheckpointData:
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8, if stored
     text_sha256: str | None = None  # hash of the run's text; see Corpus
     had_counts: bool = False  # whether the run was trained with n-gram counts, by an old version
-    cannot_resume: str | None = None  # why the run cannot be resumed, if an old version trained it
+    cannot_resume: str | None = None  # why this run of an old version cannot be resumed
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ WRITTEN = (  # globs of the files and folders of a run, in the order in which th
     "events.out.tfevents.*",
     "projector",
     "projector_config.pbtxt",
-    "config.yaml",  # last; `finish_overwrite` says why
+    "config.yaml",  # must be last: see `finish_overwrite`
 )
 
 
@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # if either is true, the files in `run` are of the new run (old runs may lack config.yaml)
+    # either shows that `run` has only new files; the second is for old runs without config.yaml
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):

@@ -87,7 +87,7 @@ def _newest_intact(
     a kill interrupted its replacement.
     """
     folder = run / "checkpoints"
-    for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a kill in `write_checkpoint`
+    for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a process that was killed
         place = step_folder(folder, step)
         if not place.exists():
             place.with_name(f".step-{step}.replaced").rename(place)

@@ -10,7 +10,7 @@ from gpt.model.shapes import parameter_shapes
 from gpt.runs.format import CheckpointData, Tensors
 from gpt.text.vocabulary import Vocabulary
 
-OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them as the last row
+OLD_MEAN = -1  # index of the last row, which is the mean of all old rows
 
 
 def load_model(data: CheckpointData, device: torch.device) -> LanguageModel:
@@ -49,5 +49,5 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
             weights[name] = array[: shapes[name][0]]
         else:
             mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
-            weights[name] = np.concatenate([array, mean])[rows]  # from (old V + 1, C)
+            weights[name] = np.concatenate([array, mean])[rows]  # (old V + 1, C) -> (V, C)
     return weights

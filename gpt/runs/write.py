@@ -97,7 +97,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
         sync_folder(temporary)
         replaced = place.with_name(f".{place.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
-        if place.exists():  # the step was saved before; after a kill, `recover` undoes the rename
+        if place.exists():  # an earlier save of this step; `recover` restores it after a kill
             place.rename(replaced)
         temporary.rename(place)
         sync_folder(place.parent)
@@ -136,7 +136,7 @@ def note_start(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    if config.model.ensemble > 1:  # one model trained with a member's seed equals that member
+    if config.model.ensemble > 1:  # a single model trained with one of these seeds equals a member
         line["member_seeds"] = [member_seed(config.seed, m) for m in range(config.model.ensemble)]
     path = run / "provenance.jsonl"
     with naming(path), path.open("a", encoding="utf-8") as file:

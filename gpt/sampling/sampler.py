@@ -93,7 +93,7 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
-    passed = (sums <= uniforms[:, None] * total) & (sums < total)  # False for the last id
+    passed = (sums <= uniforms[:, None] * total) & (sums < total)  # the last id is never passed
     ids: Ints = passed.sum(-1)
     return ids
 

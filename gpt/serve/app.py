@@ -219,7 +219,7 @@ class EventStream(StreamingResponse):
 
 
 def _event(content: dict[str, Any]) -> str:
-    # ASCII, because some clients would end the line at a character such as U+2028
+    # json.dumps writes only ASCII: some clients end a line at a character such as U+2028
     return f"data: {json.dumps(content)}\n\n"
 
 

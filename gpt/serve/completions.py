@@ -21,7 +21,7 @@ from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
 from gpt.text.vocabulary import encode_prompt
 
-MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, because all stay in memory
+MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, all kept in memory
 MAX_LIKELY = 5  # largest number of alternatives listed for a token
 MAX_STOPS = 16  # largest number of stop strings of a request
 LISTS = {  # messages about fields that accept a list or a single item
@@ -156,7 +156,7 @@ class CompletionChoice:
         characters = self.detokenizer.push(token.id, 0.0)
         self.decoded += len(characters)
         if self.has_logprobs:
-            # a byte that does not complete a character gets the index of the next character
+            # a byte of an incomplete character gets the index that the character will have
             is_complete = not self.detokenizer.waiting
             self.tokens.append((self.decoded - is_complete, token))
         return characters

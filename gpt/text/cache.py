@@ -107,7 +107,7 @@ def _read(stdin: TextIO | None) -> Path:
                 old.unlink(missing_ok=True)
         piped = folder / f"{uuid4().hex}.txt"
         write_atomically(piped, iter(partial(stream.read, CHUNK_BYTES), b""))
-        with piped.open("rb") as file:  # name the file by its hash, so that equal texts share it
+        with piped.open("rb") as file:  # name the text by its hash: equal texts share a file
             text = folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.txt"
         piped.replace(text)
     except OSError as error:

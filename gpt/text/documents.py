@@ -154,6 +154,6 @@ def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_
         if held < with_this < total and with_this <= MAX_VAL_RATIO * wanted:
             chosen[index] = True
             held = with_this
-    if not held:  # all documents are too long or empty: take the shortest with text
+    if not held:  # each document is too long or empty: choose the shortest one that is not empty
         chosen[int(np.argmin([length or np.inf for length in lengths]))] = True
     return chosen

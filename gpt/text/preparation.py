@@ -31,7 +31,7 @@ from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, lis
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
 CHUNKS_AHEAD = 4  # number of chunks that `ahead` reads in advance
 JOINED_BYTES = 2**18  # small chunks are joined to at least this size, to process them faster
-MIN_FIRST_BYTE = -64  # 0xC0 as int8; smaller ones (0x80 to 0xBF) continue a UTF-8 character
+MIN_FIRST_BYTE = -64  # 0xC0 as int8; smaller bytes (0x80 to 0xBF) continue a UTF-8 character
 
 
 Item = TypeVar("Item")
@@ -213,7 +213,7 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO) -> dict[str, str | 
         raise ValueError("the text has changed")
     sync(file)
     train_ids = train_bytes if vocabulary.is_bytes else counts.train_characters
-    if len(parts) > 1:  # the same characters with another split need another hash
+    if len(parts) > 1:  # the same text with a different split needs a different hash
         digest.update(f"split at {train_ids}".encode())
     return {
         "sha256": digest.hexdigest(),

@@ -113,7 +113,7 @@ class WorkerBackward(Backward):
             while futures:
                 total += self._add(*futures.pop(0).result())
         except Exception:
-            wait(futures)  # running futures hold memory, too
+            wait(futures)  # running futures hold memory until they end
             raise
         return total
 

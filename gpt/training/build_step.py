@@ -23,8 +23,8 @@ from gpt.training.step import (
     split_tensors,
 )
 
-# Seconds, and float operations on an H100, of the shortest run that torch.compile makes faster.
-# Compiling takes 17 s, and halves the time of a step.
+# Shortest run that torch.compile makes faster, in seconds and, on an H100, in float operations.
+# Compiling takes 17 s and halves the time of a step.
 MIN_COMPILED_S, MIN_COMPILED_OPERATIONS = 48, 3e15
 
 
@@ -38,7 +38,7 @@ class EnsembleStep:
     threads; a member can be one step ahead of another. Otherwise, they train one after another.
     """
 
-    max_unread = MAX_UNREAD_STEPS  # a call may return before its work is done
+    max_unread = MAX_UNREAD_STEPS  # even on a CPU, a call may return before its work is done
 
     def __init__(
         self, model: LanguageModel, members: list[TrainStep], threads: int, *, side_by_side: bool

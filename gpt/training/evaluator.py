@@ -126,7 +126,7 @@ class Evaluator:
             best_val_loss_per_character=self.units.per_character(best),
             bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
-            elapsed_s=round(self.progress.elapsed_s, 1),  # as in the last checkpoint
+            elapsed_s=round(self.progress.elapsed_s, 1),  # time until the last checkpoint
             trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 

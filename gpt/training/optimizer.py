@@ -169,7 +169,7 @@ class Muon(Optimizer):
         Then scale each matrix back to the norm that it had before this division.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
-        along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # of a row or, if wide, a column
+        along = -1 if steps.shape[-2] >= steps.shape[-1] else -2  # axis of a neuron's weights
         sums = orthogonal.square().sum(along, keepdim=True)
         update_means(squares, [*(sums / steps.shape[along])], self.BETA2, skip)
         factors = 1 / (torch.stack(squares).sqrt() + 1e-8)  # one per neuron
@@ -244,7 +244,7 @@ class LossScaler:
     def __init__(self, device: torch.device, precision: torch.dtype) -> None:
         self.is_enabled = precision == torch.float16
         self.scaler: Any = torch.amp.GradScaler(device.type, enabled=self.is_enabled)
-        # on CUDA, the optimizers apply `skip` without waiting; torch's AdamW for MPS cannot
+        # on CUDA, the optimizers apply `skip` without waiting for it; AdamW on MPS cannot do this
         self.must_wait = device.type in ("cpu", "mps") or self.is_enabled
 
     def scale(self, loss: Tensor) -> Tensor:

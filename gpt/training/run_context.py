@@ -61,10 +61,10 @@ class Progress:
     """Losses (nats per id) and counters of a run so far, saved with each checkpoint."""
 
     loss: float = math.inf  # newest `val_loss`, or `val_loss_part` with train.eval_characters
-    best_loss: float = math.inf  # `loss` at `best_step`; like `loss`, can be on a part of val
+    best_loss: float = math.inf  # `loss` at `best_step`, possibly on only a part of val
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # whole val split, current weights; None if not evaluated
-    best_val_loss: float = math.inf  # whole val split, best checkpoint; set at the end of the run
+    val_loss: float | None = None  # of the current weights, on all of val; None if not evaluated
+    best_val_loss: float = math.inf  # `val_loss` of the best checkpoint; set at the end of the run
     middle_loss: float = math.inf  # newest `loss` in the first half of the run
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best loss
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted

@@ -43,7 +43,7 @@ MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence e
 class RunState:
     """State from which a new or resumed run trains."""
 
-    config: Config  # to train with
+    config: Config  # settings for the training that follows
     step: int  # number of steps done
     update: Update
     schedule: Schedule

@@ -145,7 +145,7 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
     return done + (1 - done) * _part(step - since, end - since)
 
 
-@lru_cache(maxsize=16)  # every step calls this, which takes milliseconds with many plans
+@lru_cache(maxsize=16)  # called at every step; with many plans, a call takes milliseconds
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
     """Return the fraction done at the last plan, the step of that plan, and the planned end.
 

@@ -87,7 +87,7 @@ def train_run(
                 context = replace(context, folder=folder)
         with locked(context.folder) if ranks.rank == 0 else nullcontext():
             if is_new:
-                ranks.broadcast(set_aside, context.folder)  # an old run, if `mode` is overwrite
+                ranks.broadcast(set_aside, context.folder)  # moves the old run away, if any
             else:
                 with phase("loading the checkpoint"):
                     state = resumed_state(context, extend=mode == "extend")

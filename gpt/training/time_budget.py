@@ -17,7 +17,7 @@ from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
 SAMPLING_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
-PROBE_S, MAX_PROBES = 0.3, 9  # measuring a kind of work ends after these seconds or repetitions
+PROBE_S, MAX_PROBES = 0.3, 9  # limits for measuring one kind of work: seconds, repetitions
 
 SAMPLING, CHARACTER = "sampling", "character"  # kinds of work; see `Stopwatch`
 Seconds = Mapping[int | str, float]
@@ -29,7 +29,7 @@ CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the comma
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
-REDUCED_VAL = 0.2  # if that takes longer, cut val so that scoring takes this fraction of WHOLE_PART
+REDUCED_VAL = 0.2  # if scoring would take longer, val is cut to take this fraction of WHOLE_PART
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -45,8 +45,8 @@ class Stopwatch:
     def __init__(self, clock: Callable[[], float], probed: Seconds | None = None) -> None:
         self.clock = clock
         self.probed = dict(probed or {})
-        self.seconds: dict[int | str, float] = {}  # measured in training
-        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count) since `settle`
+        self.seconds: dict[int | str, float] = {}  # mean of each kind of work, in training
+        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count) since `settle` ran
         self._since = clock()
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class TimeBudget:
         """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
         if (part := self.val_part()) == 1:
             return None
-        least = 2 * (self.config.model.T + 2)  # twice what is needed, as rounding may halve it
+        least = 2 * (self.config.model.T + 2)  # twice the minimum: rounding may halve the fraction
         fraction = max(part * corpus.val_characters, least) / corpus.characters
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
@@ -233,7 +233,7 @@ class TimeBudget:
         schedule, train = Schedule(self.config), self.config.train
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))
-        before_last = schedule.times_due(train.eval_every) - 1  # the last scores all of val
+        before_last = schedule.times_due(train.eval_every) - 1  # the last evaluation is on all val
         affordable_s = CURVE_PART * self.limit_s
         whole_s = before_last * self.score_s(self.val_ids)
         if not train.eval_characters and whole_s > affordable_s:

@@ -43,7 +43,7 @@ class Trainer:
         self.unread: list[StepResult] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
-        self.timed_characters, self.timed_s = 0, 0.0  # of the steps since the pace was logged
+        self.timed_characters, self.timed_s = 0, 0.0  # totals since the pace was last logged
         self.rollback_notice = ""  # about the last rollback, if any
 
     def elapsed_s(self) -> float:
@@ -121,7 +121,7 @@ class Trainer:
         """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
         periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
         is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else see `agree`
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` decides
         if len(self.unread) < self.update.max_unread and not (is_needed or stops):
             return {}
         progress = self.evaluator.progress

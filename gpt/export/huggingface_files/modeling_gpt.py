@@ -29,7 +29,7 @@ class CharacterGPTConfig(PretrainedConfig):
     hidden_size: int = 128  # C
     num_hidden_layers: int = 5  # layers of the cache: 1 for the ids, n_layer for each member
     num_attention_heads: int = 4  # n_head
-    n_layer: int = 4  # blocks of a member
+    n_layer: int = 4  # number of blocks of each member
     ensemble: int = 1  # number of members
     head_size: int = 32
     value_size: int = 32
@@ -239,7 +239,7 @@ def with_offset(k: Tensor, ids: Tensor) -> Tensor:
     they become zeros. A query that looks for `e` then finds the character after an `e`.
     """
     pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
-    kept = k.shape[-1] // 4  # half of the hs / 2 pairs
+    kept = k.shape[-1] // 4  # number of pairs to keep: half of hs / 2
     offset = pairs[..., kept:].masked_fill((ids == ABSENT)[:, None, :, None, None], 0)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     return torch.cat([pairs[..., :kept], offset], dim=-1).flatten(-2)
