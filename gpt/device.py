@@ -145,8 +145,8 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
-    """Require deterministic kernels, also of cuBLAS, in a `with` block; then restore os.environ."""
-    # deterministic cuBLAS needs the first variable before CUDA starts; torch sets the second one
+    """In a `with` block, require deterministic kernels; for cuBLAS, set os.environ meanwhile."""
+    # deterministic cuBLAS needs CUBLAS_... before CUDA starts; torch sets TORCHINDUCTOR_...
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:

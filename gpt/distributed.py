@@ -150,8 +150,8 @@ def is_first_to_fail() -> bool:
 def begin_training() -> str | None:
     """Return the folder of the run that the next training must resume; None to start a new run.
 
-    If torchrun has restarted the workers, the nth training of this process resumes the run of the
-    old process's nth training. Calls are counted, so make one call for each training.
+    Call this once for each training, because calls are counted: if torchrun has restarted the
+    workers, the nth call returns the run of the old process's nth training.
     """
     global _trainings
     _trainings += 1

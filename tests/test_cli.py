@@ -237,7 +237,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("explain folow", 2, "dropout, recipe, follow"),  # bug: follow was not in the list
     ("explain follow --run nowhere", 2, "nowhere: expected the folder of a run"),
     ("explain head --run nowhere", 2, "--run works only with the lesson follow"),
-    ("explain --run nowhere", 2, "--run: name a lesson too"),
+    ("explain --run nowhere", 2, "--run: give a lesson, too"),
     ("explain head --text fox", 2, "--text works only with the lesson follow"),
     ("explain textbook", 2, "textbook: it is a program, not a lesson; add --write FILE.py"),
     ("data", 2, "Missing argument 'TEXT'"),

@@ -85,7 +85,7 @@ def test_words_stay_words(name):
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
         (
             "model: {head_size: 2, key_offset: true}",
-            "model.head_size: expected an even number, and at least 4 with model.key_offset",
+            "model.head_size: expected an even number, at least 4 if model.key_offset is set",
         ),
         (
             'seed: !!int "010"',

@@ -283,7 +283,7 @@ def test_a_written_file_replaces_nothing(gpt):
         (["head", "--write", "old.py"], "--write old.py: expected a new file, but it exists"),
         (["head", "--write", "link.py"], "--write link.py: expected a new file, but it exists"),
         (["head", "--write", "a.txt"], "--write a.txt: expected a name that ends in .py or .ipynb"),
-        (["--write", "a.py"], "--write: name a lesson too"),
+        (["--write", "a.py"], "--write: give a lesson, too"),
         (["textbook", "--write", "a.ipynb"], "it is a program, not a lesson"),
         (["head", "--run", "r"], "--run works only with the lesson follow"),
     ]:

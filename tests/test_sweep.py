@@ -347,7 +347,7 @@ def test_a_run_trained_with_other_settings_is_not_averaged(gpt, config_file):
     assert gpt(*command)[0] == 0
     assert gpt("train", "--resume", SWEEP / "seed-1338", "--set", "train.steps=17")[0] == 0
     code, out, _ = gpt(*command)
-    assert (code, "train.steps (5 to 17); delete it" in out) == (1, True)
+    assert (code, "train.steps (5 to 17); delete the" in out) == (1, True)
     assert gpt("runs", "--delete", SWEEP / "seed-1338", "--yes")[0] == 0
     assert gpt(*command)[0] == 0
 

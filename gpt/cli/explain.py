@@ -68,7 +68,7 @@ def _check_request(
     """Raise UsageError if the lesson does not exist, or if options do not fit together."""
     for name, value in (("--run", run), ("--text", text), ("--write", write)):
         if lesson is None and value is not None:
-            raise UsageError(f"{name}: name a lesson too; lessons are {', '.join(LESSONS)}")
+            raise UsageError(f"{name}: give a lesson, too; lessons are {', '.join(LESSONS)}")
         if lesson != FOLLOW and name != "--write" and value is not None:
             raise UsageError(
                 f"{name} works only with the lesson {FOLLOW}, which shows a trained model"

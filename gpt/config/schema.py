@@ -202,7 +202,7 @@ class ModelConfig(ConfigSection):
         is_paired = self.positions == "rotary" or self.key_offset
         if is_paired and (self.head_size % 2 or (self.key_offset and self.head_size < 4)):
             raise ValueError(
-                f"model.head_size: expected an even number, and at least 4 with model.key_offset, "
+                f"model.head_size: expected an even number, at least 4 if model.key_offset is set, "
                 f"got {self.head_size}"
             )
         return self

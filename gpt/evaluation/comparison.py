@@ -20,7 +20,7 @@ from gpt.config.schema import SETTINGS
 from gpt.errors import UsageError
 from gpt.evaluation.intervals import Interval, SeedMean, mean_interval, seed_mean, welch_interval
 
-# settings in which runs of a row may differ, because they do not change what is compared
+# runs of one row may differ in these settings, which do not affect what is compared
 NOT_COMPARED = {
     *("seed", "threads", "data.source", "train.checkpoint_every", "train.sample_length"),
     *(key for key in SETTINGS if key.startswith("sample.")),
@@ -155,8 +155,8 @@ class Row:
     settings: dict[str, Any]  # settings that differ between rows, by dotted key
     loss: SeedMean  # val loss of the best checkpoints
     final_loss: SeedMean | None  # val loss at the end of training
-    steps: float | None  # mean number of steps until the last evaluation
-    seconds: float | None  # mean seconds of training until the last evaluation
+    steps: float | None  # steps until the last evaluation, mean over the runs
+    seconds: float | None  # seconds of training until then, mean over the runs
     seconds_to: float | None  # mean seconds to reach loss `Comparison.reached`; None if no curve
     parameters: int | None
 

@@ -26,8 +26,8 @@ def check_out(path: Path, option: str, endings: Sequence[str], *, overwrite: boo
         raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UsageError(
-            f"{option} {path}: expected a new name or a plain file to replace, got a link, a "
-            f"folder, a pipe or a device; choose another name"
+            f"{option} {path}: expected a new name or a plain file to replace, not a link, folder, "
+            f"pipe or device; choose another name"
         )
     if not overwrite:
         check_absent(path, option)

@@ -2,9 +2,9 @@
 
 A lesson is a script, `lesson_NAME.py`, that prints and checks what it says. Comments that begin in
 the first column are its prose, in Markdown; the last ones, after `# Answers`, answer the exercises.
-An import marked `# code shown` is replaced by the code of what it imports. `render` shows a lesson
-in a terminal, or writes it as a notebook or as a program. `ladder` has the code that lessons share,
-and `textbook` is the whole model as one program.
+An import marked `# show its code` is replaced by the code of what it imports. `render` shows a
+lesson in a terminal, or writes it as a notebook or as a program. `ladder` has the code that lessons
+share, and `textbook` is the whole model as one program.
 """
 
 LESSONS = {  # in the order in which they build on each other

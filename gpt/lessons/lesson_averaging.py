@@ -92,7 +92,7 @@ table("xbow[0]", {"c0": xbow[0, :, 0], "c1": xbow[0, :, 1]})
 # **embedding**. The average is *added* to x, so that the character itself is not lost: x + f(x) is
 # called a **residual connection** (lesson `block`). A **linear layer**, a product with a matrix of
 # parameters (lesson `layers`), makes logits.
-from gpt.lessons.ladder import Residual, SmallModel  # code shown
+from gpt.lessons.ladder import Residual, SmallModel  # show its code
 
 V = len(python_docs()[2])
 rows = {"average": lambda: SmallModel(V, Residual(by_softmax))}

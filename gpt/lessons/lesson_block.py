@@ -20,7 +20,7 @@ from gpt.lessons.render import check, table
 from gpt.lessons.textbook import MultiHeadAttention
 
 STEPS = 300  # training steps for each row of the ladder
-from gpt.lessons.textbook import FeedForward, TextbookBlock  # code shown
+from gpt.lessons.textbook import FeedForward, TextbookBlock  # show its code
 
 
 # ## The activation
@@ -86,7 +86,7 @@ rows = {
 table("", rows, ["std at 1", "std at 6", "std at 12", "gradient"])
 
 
-# Plain layers lose the signal and the gradient. With twice the weights the signal grows, but no
+# Plain layers lose the signal and the gradient. With doubled weights the signal grows, but no
 # gradient arrives: in channel 0 all inputs to the last GELU are below -16, where GELU is flat. A
 # residual connection passes signal and gradient on, but what a layer adds grows with x, so x grows
 # exponentially. With LayerNorm before each layer (**pre-LN**) all layers add about equally much.

@@ -81,7 +81,7 @@ print(f"counts: {counts.requires_grad}, model.table: {trained}")
 # numbers.
 import torch.nn.functional as F
 
-from gpt.lessons.ladder import draw_batch, loss_of, train  # code shown
+from gpt.lessons.ladder import draw_batch, loss_of, train  # show its code
 
 # `climb` sets the seed, makes a new model, trains it and measures its loss on all of val. This loss
 # is the first row of a **loss ladder**; its later rows use the same seed, batches and Adam.
@@ -91,7 +91,7 @@ losses = climb({"bigram": lambda: Bigram(V)}, STEPS, rate=0.1)
 # character only. The next lessons use more characters.
 #
 # ## Write: draw one character after another
-from gpt.lessons.ladder import sample  # code shown
+from gpt.lessons.ladder import sample  # show its code
 
 model.table.data = counts.log()  # softmax of ln counts = p_next
 torch.manual_seed(1337)

@@ -19,7 +19,7 @@ STEPS = 300  # steps of training
 
 
 class DropoutByHand(nn.Module):
-    """Zero numbers with probability p in training; else return x."""
+    """In training, set each number to 0 with probability p; else return x."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

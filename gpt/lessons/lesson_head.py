@@ -40,7 +40,7 @@ alone = torch.stack([query(row) @ key(row).T for row in x])
 check("each window alone = the batch", scores, alone)
 
 # Divide the scores by sqrt(hs). The mask and the softmax are those of the lesson `averaging`.
-from gpt.lessons.ladder import attend  # code shown
+from gpt.lessons.ladder import attend  # show its code
 
 mask = torch.ones(T, T, dtype=torch.bool).tril()  # True: may attend
 out, weights = attend(q, k, v, mask)
@@ -60,7 +60,7 @@ check("weights @ V = the values of weights @ x", out, value(weights @ x))
 # text: **self-attention**.
 #
 # ## As a module
-from gpt.lessons.ladder import Head  # code shown
+from gpt.lessons.ladder import Head  # show its code
 
 head = Head(C, hs)
 for name in ("query", "key", "value"):  # copy the matrices
@@ -77,7 +77,7 @@ heat_map("weights[0]", other.weights[0])
 # ## Two rows of the ladder
 # Row `average of values` averages values instead of x, so it has a matrix $W_v$. Row `one head`
 # also has queries and keys, so the weights depend on the data.
-from gpt.lessons.ladder import AveragedValues  # code shown
+from gpt.lessons.ladder import AveragedValues  # show its code
 
 V = len(ladder.python_docs()[2])
 rows = {

@@ -48,7 +48,7 @@ heat_map("weights of the last query", last, heads, names)
 # is (C, 3 C), stored transposed. `chunk(3)` cuts the result into three equal parts. (If values are
 # larger or smaller than keys, use `split` with the sizes.) `view` cuts each part into H heads of
 # hs. `transpose` brings H before t, because `@` multiplies the last two dimensions.
-from gpt.lessons.textbook import MultiHeadAttention  # code shown
+from gpt.lessons.textbook import MultiHeadAttention  # show its code
 
 together = MultiHeadAttention(C, H, T)
 for i, name in enumerate(["query", "key", "value"]):  # copy to rows of qkv

@@ -16,7 +16,7 @@ from gpt.lessons.textbook import TextbookBlock
 
 B, T, C, H, V = 2, 7, 15, 3, 11
 
-from gpt.lessons.textbook import TextbookGPT  # code shown
+from gpt.lessons.textbook import TextbookGPT  # show its code
 
 # ## Shapes
 torch.manual_seed(1337)

@@ -24,7 +24,7 @@ check("no mask: outputs permuted too", mixed, free[:, order])
 # But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
 # **position embedding**, which is added to x. In GPT-2 and in this project's config `classic` it is
 # trained, like a character's embedding: a row of a table of T rows.
-from gpt.lessons.ladder import AddPositions  # code shown
+from gpt.lessons.ladder import AddPositions  # show its code
 
 add = AddPositions(T, C)
 in_order, permuted = head(add(x))[:, -1], head(add(x[:, order]))[:, -1]

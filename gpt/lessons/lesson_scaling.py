@@ -14,7 +14,7 @@ from torch import Tensor
 from gpt.lessons.render import check, table
 
 torch.manual_seed(1337)
-x = torch.randn(4, 8, 32)  # Karpathy's draws, in order: x, three layers, q, k
+x = torch.randn(4, 8, 32)  # drawn in Karpathy's order: x, three layers, q, k
 layers = [torch.nn.Linear(32, 16, bias=False) for _ in range(3)]
 hs = 16
 q, k = torch.randn(4, 8, hs), torch.randn(4, 8, hs)

@@ -25,7 +25,7 @@ from gpt.terminal import render_table
 MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max(1, largest |x|)
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 CODE_INDENT = 2  # columns by which a terminal indents code
-SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # code shown$", re.MULTILINE)
+SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # show its code$", re.MULTILINE)
 PLAIN_FORMULA = {  # LaTeX: replacement for a terminal
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
     r"\\mathrm\{([^{}]*)\}": r"\1",
@@ -46,7 +46,7 @@ class Cell:
 def read_lesson(name: str, run: str | None = None, text: str | None = None) -> list[Cell]:
     """Return the cells of the lesson `name`.
 
-    `run` and `text` are the values of the constants RUN and TEXT of the lesson `follow`.
+    `run` and `text` replace the constants RUN and TEXT of the lesson `follow`.
     """
     source = Path(__file__).with_name(f"lesson_{name}.py").read_text("utf-8")
     source = source.replace("RUN = None", f"RUN = {run!r}")
@@ -65,7 +65,7 @@ def read_lesson(name: str, run: str | None = None, text: str | None = None) -> l
 
 
 def _sources(match: re.Match[str]) -> str:
-    """Return the source code of the names that an import marked `# code shown` imports."""
+    """Return the source code of the names that an import marked `# show its code` imports."""
     module = import_module(match[1])
     names = match[2].split(", ")
     return "\n\n\n".join(inspect.getsource(getattr(module, name)).strip() for name in names)

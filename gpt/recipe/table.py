@@ -42,7 +42,7 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-MIN_DROPOUT_PASSES = 2  # fewest passes of a member for which token dropout is used
+MIN_DROPOUT_PASSES = 2  # a member uses token dropout from this number of passes on
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a model with LARGE_PARAMETERS parameters or more
@@ -101,8 +101,8 @@ def largest_size(
 ) -> tuple[Size, float]:
     """Choose a size by rule 1; return it, and how many characters its model would see.
 
-    `sizes` are in ascending order. `seen` returns how many characters a model of a size would see
-    in the run's time. It is called for larger and larger sizes until this number is too low.
+    `sizes` are in ascending order. `seen(size)` is how many characters a model of that size would
+    see in the run's time. It is called for larger and larger sizes until the result is too low.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]

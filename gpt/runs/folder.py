@@ -75,8 +75,8 @@ def find_run(name: str | None) -> Path:
             raise in_use(run)
         if is_run(run):
             raise UsageError(
-                f"{run} has no checkpoint yet: its first one was not completed; start it again "
-                f"with --overwrite --run-dir {shlex.quote(str(run))}"
+                f"{run} has no complete checkpoint; start the run again with --overwrite --run-dir "
+                f"{shlex.quote(str(run))}"
             )
     raise _no_such_run(name, "a run with a checkpoint")
 

@@ -81,10 +81,9 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return `read(run, step)` for the newest checkpoint that is not damaged.
+    """Return `read(run, step)` of the newest intact checkpoint, and errors of newer ones by step.
 
-    Also return the errors of the newer, damaged checkpoints by step. First restore a checkpoint if
-    a kill interrupted its replacement.
+    Before that, restore a checkpoint if a kill interrupted its replacement.
     """
     folder = run / "checkpoints"
     for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a process that was killed

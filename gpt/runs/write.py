@@ -81,7 +81,7 @@ def write_index(folder: Path, data: CheckpointData) -> None:
 
 
 def manifest_of(contents: dict[str, bytes]) -> bytes:
-    """Return the content of manifest.json for files; the keys of `contents` are their names."""
+    """Return the content of manifest.json for `contents`, a map from file names to contents."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     return layout.Manifest(format=layout.FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
 

@@ -105,7 +105,7 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
         "keys and values": 2 * B * min(model.T, 2 * T) * K * model.n_layer * sizes,
         # the stream, the MLP's 4 C channels, queries, keys and values, each with temporary copies
         "activations": K * at_once * (14 * model.C + 6 * sizes) + 4 * scores,
-        # float64 copies that the sampling rules make, and each member's logits
+        # each member's logits, and the float64 copies that the sampling rules make
         "logits": B * (10 + 3 * K) * V,
     }
     # a single sample is printed as it is generated; several samples may wait in memory

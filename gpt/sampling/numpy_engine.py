@@ -42,7 +42,7 @@ class NumpyEngine:
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
         padding = tables[0].shape[1]  # V, the id at positions before a text; its embedding is 0
-        with np.errstate(all="ignore"):  # `Generator` rejects logits that are NaN or infinite
+        with np.errstate(all="ignore"):  # no warnings: `Generator` rejects NaN and infinity
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
             self.positions = None

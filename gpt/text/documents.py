@@ -114,7 +114,7 @@ def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[
     Yields:
         A fragment of a document, and whether it is the last fragment of that document.
     """
-    is_open = documents == "files"  # whether the current document lacks its last fragment
+    is_open = documents == "files"  # whether more fragments of the current document may follow
     for chunk in file.chunks() if file.raw else normalizer(file.chunks()):
         if documents == "files":
             yield chunk, False

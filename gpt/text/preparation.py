@@ -132,7 +132,7 @@ class Task:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
 
     def parts(self) -> list[Part]:
-        """Return the train and val parts, or a single part if val is its end."""
+        """Return the train and val parts, or a single one if val is the end of the text."""
         data = self.data
         if data.split == "tail":
             return [Part(source, data) for source in self.sources]

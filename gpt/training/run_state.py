@@ -87,8 +87,8 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     data, state = context.ranks.broadcast(recover, context.folder)
     if data.had_counts:
         log.warning(
-            f"{COUNTS_NOTICE}. The run continues on the whole train split, so it does not repeat "
-            f"the old version's run bit for bit",
+            f"{COUNTS_NOTICE}. The run continues on the whole train split, so its results differ "
+            f"from those of the old version",
             context.name,
         )
     with _refusing_other_state(context, data.step):

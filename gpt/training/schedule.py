@@ -147,7 +147,7 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
 
 @lru_cache(maxsize=16)  # called at every step; with many plans, a call takes milliseconds
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
-    """Return the fraction done at the last plan, the step of that plan, and the planned end.
+    """Return the fraction done when the last plan was made, its step, and the planned end.
 
     A run of 100 steps is shortened to 80 at step 40, when 2/5 is done:
 

@@ -16,7 +16,7 @@ from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
-SAMPLING_S = 0.2  # seconds for a sample and a checkpoint, until they are measured
+SAMPLING_S = 0.2  # assumed seconds for a sample and a checkpoint, before they are measured
 PROBE_S, MAX_PROBES = 0.3, 9  # limits for measuring one kind of work: seconds, repetitions
 
 SAMPLING, CHARACTER = "sampling", "character"  # kinds of work; see `Stopwatch`
@@ -79,7 +79,7 @@ class Stopwatch:
         return self.seconds.get(T, self.probed.get(T, 0.0) * slowdown)
 
     def other_s(self, work: str) -> float:
-        """Return the seconds that `work`, CHARACTER or SAMPLING, takes: measured or a default."""
+        """Return the measured or default seconds of `work`, which is CHARACTER or SAMPLING."""
         default = SAMPLING_S if work == SAMPLING else 0.0
         return self.seconds.get(work, self.probed.get(work, default))
 
