@@ -60,7 +60,7 @@ def test_damaged_lines_of_a_curve_are_skipped(counted):
 def test_a_run_with_counts_is_resumed_as_a_network(counted, gpt):
     code, _, err = gpt("train", "--resume", "counted", "--set", "train.steps=40")
     assert (code, err.count("was trained with n-gram counts")) == (0, 1)
-    assert "does not repeat the old version's run bit for bit" in err
+    assert "its results differ from those of the old version" in err
     records = [json.loads(line) for line in (counted / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 40
     assert records[-1]["val_loss"] < NETWORK + 0.1
