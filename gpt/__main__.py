@@ -39,8 +39,8 @@ def main() -> None:
     compute for minutes.
     """
     # Let OpenMP threads spin for a short time before they sleep. By default, they spin for a
-    # long time, which slows down other programs and, if these use the same cores, the threads
-    # themselves. Without spinning, the threads wake up late. `scripts/bench threads` measures this.
+    # long time, which slows down other programs, and the threads too if a program shares their
+    # cores. Without spinning, the threads wake up late. `scripts/bench threads` measures this.
     # torch reads the variable when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Let numpy's BLAS use one thread. Its threads always spin while they wait for each other, which

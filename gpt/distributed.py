@@ -34,7 +34,7 @@ class Ranks:
 
     rank: int = 0  # from 0 to `size` - 1; only rank 0 writes files and prints
     size: int = 1
-    local_rank: int = 0  # rank of this process among those on this machine
+    local_rank: int = 0  # rank among the processes on this machine
     local_size: int = 1  # number of processes on this machine
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:

@@ -135,7 +135,7 @@ def as_typed(program: Path) -> str:
 
 def shown(text: str, longest: int = 80) -> str:
     """Return `text` on one line, with escapes, and shortened by `without_middle`."""
-    text = without_middle(text, longest)  # because escaping a long text is slow
+    text = without_middle(text, longest)  # escaping a long text is slow
     escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return without_middle("".join(escaped), longest)
 

@@ -14,8 +14,8 @@ from gpt.errors import OutOfMemory, TrainingError
 
 ALWAYS_FREE = 2**28  # bytes assumed to be free without measuring, which takes 0.1 s
 
-# For versions 2 and 1 of Linux control groups: the files with the limit and the usage in bytes,
-# and the prefix of the keys in memory.stat.
+# For version 2 and then version 1 of Linux control groups: the file with the limit in bytes, the
+# file with the usage in bytes, and the prefix of the keys in memory.stat.
 MEMORY_FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),

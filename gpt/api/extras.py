@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
-PICTURE_DPI = 80  # dots per inch; unscaled pictures of a few heads then fit a screen
+PICTURE_DPI = 80  # dots per inch; low enough for pictures of a few heads to fit a screen
 
 
 def has_several_values(changes: "Sequence[Override]") -> bool:

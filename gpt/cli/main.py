@@ -214,7 +214,7 @@ class _Notices(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._shows_status = False
-        self._about_texts = set[str]()  # notices printed so far
+        self._about_texts = set[str]()  # printed notices about texts
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False if `record` is a notice about a text, and was printed before; else True."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
-DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # columns to omit if needed, in order
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # omitted one by one to save width
 MAX_NAME = 20  # a longer name of a run or a text is shown without its middle
 
 
@@ -58,7 +58,7 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     answer = sys.stdin.readline().strip().lower()
     if not sys.stdin.isatty():
-        typer.echo(err=True)  # no terminal showed the answer, so end the question's line
+        typer.echo(err=True)  # without a terminal, no typed newline ends the question
     if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 

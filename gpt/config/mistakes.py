@@ -40,7 +40,7 @@ def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, st
     If only a section was validated, `section` is the prefix of its keys, such as `sample.`.
     """
     for mistake in error.errors(include_url=False):
-        if mistake["type"] != "default_factory_not_called":  # skip: caused by another mistake
+        if mistake["type"] != "default_factory_not_called":  # always caused by another mistake
             key = section + ".".join(map(str, mistake["loc"]))
             yield key, _message(shown(key), mistake)
 

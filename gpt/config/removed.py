@@ -49,7 +49,7 @@ RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "data.normalize": ("7050005", "none"),
 }
 
-COUNTS_FILE = "counts.safetensors"  # a file of each checkpoint of a run with n-gram counts
+COUNTS_FILE = "counts.safetensors"  # file in each checkpoint of a run with n-gram counts
 COUNTS_NOTICE = (
     "%s was trained with n-gram counts, which this version does not have; only its network is "
     "used, and the val loss of the network alone is not known"

@@ -21,7 +21,7 @@ from gpt.config.section import (
 )
 
 MUON_RATIO = 5  # default ratio of Muon's peak learning rate to AdamW's
-MAX_RATE = 1000.0  # largest learning rate or weight decay; training diverges with much smaller ones
+MAX_RATE = 1000.0  # limit on learning rates and weight decay; training diverges far below it
 
 
 def _steps_or(pattern: str, expected: str) -> BeforeValidator:

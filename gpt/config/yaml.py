@@ -52,7 +52,7 @@ def parse(text: str, origin: str) -> Any:
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            # refuse aliases (a few lines can expand to gigabytes), and tags (`!!int "010"` is 8)
+            # refuse aliases, which can expand to gigabytes, and tags: `!!int "010"` would mean 8
             is_special = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
             if is_special or depth > MAX_LEVELS:
                 problem = f"no aliases (*name), no tags (!!int) and at most {MAX_LEVELS} levels"

@@ -20,7 +20,7 @@ LONGEST_MATCH = 24  # largest number of characters in a match of a detector
 MOJIBAKE = "mojibake"  # name of a detector; its matches are reported only if ftfy confirms them
 DETECTORS = {  # kind: (regular expression, what to do)
     "replacement character": (
-        re.compile("\ufffd|锟斤拷"),  # the second pattern is two U+FFFD in UTF-8, read as GBK
+        re.compile("\ufffd|锟斤拷"),  # the second: UTF-8 bytes of two U+FFFD, decoded as GBK
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (

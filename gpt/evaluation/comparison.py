@@ -156,8 +156,8 @@ class Row:
     loss: SeedMean  # val loss of the best checkpoints
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # steps until the last evaluation, mean over the runs
-    seconds: float | None  # seconds of training until then, mean over the runs
-    seconds_to: float | None  # mean seconds to reach loss `Comparison.reached`; None if no curve
+    seconds: float | None  # seconds until the last evaluation, mean over the runs
+    seconds_to: float | None  # mean seconds to reach `Comparison.reached`; None without a curve
     parameters: int | None
 
 

@@ -223,7 +223,7 @@ class EvaluationReport:
     calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    memorisation: MemorisationReport | None = None  # shares of substrings copied from train
+    memorisation: MemorisationReport | None = None  # how much of text and samples is in train
     surprise: Surprise | None = None  # the loss and the likely characters at each id
 
 

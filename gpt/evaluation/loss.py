@@ -27,7 +27,7 @@ from gpt.text.batches import (
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-# Most logits of a forward pass in one CPU thread: they take 16 MB. Above 32 MB, malloc would
+# Largest number of logits of a forward pass in one CPU thread: 16 MB. Above 32 MB, malloc would
 # request memory from the system in each forward pass, which is slow.
 EVAL_LOGITS = 2**22
 ACCELERATOR_EVAL_LOGITS = 2**24  # as EVAL_LOGITS, but on an accelerator: 64 MB
@@ -85,7 +85,7 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    # loss sums of each pass, shape (losses_each,); zeros first, as a rank may have no windows
+    # loss sums (losses_each,) of each pass; begins with zeros, as a rank may have no windows
     passes = [torch.zeros(losses_each, dtype=torch.float32, device=device)]
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS

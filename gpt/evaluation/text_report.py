@@ -19,10 +19,10 @@ from gpt.text.corpus import USUAL_MIN_CONTEXT, Corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Ids, Vocabulary
 
-LONG_LINE_CHARACTERS = 60  # a line of this length or more hardly occurs twice by chance
+LONG_LINE_CHARACTERS = 60  # lines of at least this length rarely occur twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only its first lines are looked up in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# Warn if at least this fraction of val is in long lines, or in any lines, that also occur in train.
+# Warn if lines of train make up these fractions of val or more (only long lines; all lines).
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
 

@@ -28,7 +28,7 @@ from gpt.text.vocabulary import Vocabulary, encode_prompt
 TEMPLATES = files("gpt.export") / "huggingface_files"
 CODE = "modeling_gpt.py"  # file with the model's code; a folder that has it is an export
 CLASS = "CharacterGPTForCausalLM"  # name of the model's class in modeling_gpt.py
-PADDING = "[PAD]"  # its id is V; the model masks it
+PADDING = "[PAD]"  # the padding token: its id is V, and the model masks it
 UNKNOWN = "[UNK]"  # not in the vocabulary, so that the tokenizer refuses unknown characters
 LINE_ENDS = {"type": "Replace", "pattern": {"Regex": r"\r\n?"}, "content": "\n"}
 EACH_CHARACTER = {  # splits a text into characters
@@ -105,7 +105,7 @@ def _write(out: Path, contents: dict[str, bytes]) -> None:
         complete.mkdir()
         for name, content in contents.items():
             write_synced(complete / name, [content])
-        if place == out:  # `out` exists: replace only the files of the export
+        if place == out:  # `out` is an existing folder: replace only the files of the export
             for name in contents:
                 (complete / name).replace(out / name)
         else:

@@ -32,7 +32,7 @@ FONTS = (
 CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
 LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
 MAX_LABEL_CHARACTERS = 110  # largest length of a line of the legend
-MAX_LABEL_SETTINGS = 3  # in the legend, a row with more settings is named after its first run
+MAX_LABEL_SETTINGS = 3  # with more settings than this, the legend names a row after its first run
 CURVE_DPI = 150  # dots per inch
 Y_MARGIN = 0.05  # space above the highest loss, as a fraction of the range of losses
 # the colours of Okabe and Ito, which colour-blind readers can tell apart
@@ -66,7 +66,7 @@ def draw_heads(attention: Attention, text: Sequence[str], title: str) -> Figure:
     figure = Figure((width, height), dpi=max(MIN_DPI, T / side), layout="constrained")
     title = title if _has_glyphs(title) else ascii(title)
     figure.suptitle(title, fontsize=10, fontfamily=_fonts(), parse_math=False)
-    future = np.triu(np.ones((T, T), bool), 1)  # cells that stay white
+    future = np.triu(np.ones((T, T), bool), 1)  # cells of later positions, which stay white
     grid = figure.subplots(n_layer, H, squeeze=False)
     for (layer, head), axes in np.ndenumerate(grid):
         shown = np.ma.array(attention.weights[layer, head].numpy(), mask=future)

@@ -13,7 +13,7 @@ from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, 
 from gpt.text.vocabulary import listed_characters
 
 if TYPE_CHECKING:
-    from gpt.evaluation.evaluation_report import EvaluationReport  # importing torch is slow
+    from gpt.evaluation.evaluation_report import EvaluationReport  # imports torch, which is slow
 
 MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 PAGE_IDS = 2**12  # number of ids that are shown at once

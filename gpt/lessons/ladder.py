@@ -97,7 +97,7 @@ def fit(
     train_ids, val_ids, _ = python_docs()
     torch.manual_seed(SEED)
     model = new_model()
-    with computing_with(1):  # in models so small, threads would only wait for each other
+    with computing_with(1):  # models this small gain nothing from several threads
         train(model, train_ids if ids is None else ids, steps, rate)
         model.eval()
         return model, val_loss(model, val_ids)
@@ -206,4 +206,4 @@ class Head(nn.Module):
         v = self.value(x)  # (B, T, hs)
         mask = torch.ones(T, T, dtype=torch.bool).tril()
         out, self.weights = attend(q, k, v, mask)
-        return out  # self.weights (B, T, T) are kept to be looked at
+        return out  # `self.weights` (B, T, T) is kept for inspection

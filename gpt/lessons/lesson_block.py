@@ -61,8 +61,7 @@ check("this block = torch's", block(x), expected)
 
 # ## Why add, and why normalise?
 # Twelve new layers, each y = GELU(x W): what is the standard deviation (std) of the outputs, and
-# how long is the gradient of channel 0 at the input? If layers copy x, its length is sqrt(16) =
-# 4.
+# how long is the gradient of channel 0 at the input (its length is sqrt(16) = 4 if layers copy x)?
 def deep(size: float, residual: bool, norm: str = "none") -> list[float]:
     """Return std after layers 1, 6 and 12, and the gradient's length."""
     torch.manual_seed(1337)

@@ -100,8 +100,8 @@ print(repr("".join(characters[i] for i in written)))
 
 # ## Optional: longer contexts
 # **Kneser-Ney** counts what follows n characters. A discount on each count gives weight to the
-# prediction from n - 1 characters, which counts how many *different* characters preceded a
-# character, not how often it came: 'Francisco' is frequent, but only after 'San'. For n >= 2, this
+# prediction from n - 1 characters. That prediction counts *different* characters before a
+# character, not its occurrences: 'Francisco' is frequent, but only after 'San'. For n >= 2, this
 # beats the ladder. `gpt eval` compares a trained model with it.
 from gpt.evaluation.baselines import KneserNey
 

@@ -27,7 +27,7 @@ if TEXT is not None:
 else:
     try:
         ids = run_text(loaded).val[:longest]
-    except GPTError:  # the text is gone or has changed: generate one
+    except GPTError:  # the run's text is gone or has changed: generate a text
         text = "".join(loaded.generate(length=longest, seed=1))
         ids = vocabulary.encode(text)[:longest]
 ids = to_torch(ids)  # (T,)
@@ -41,8 +41,8 @@ line = in_one_line(vocabulary.decode(ids.tolist()))
 print(*(line[at : at + 76] for at in range(0, len(line), 76)), sep="\n")
 
 # ## From a character to a vector
-# The id of the last character selects a row of the token embedding. Any n-gram embeddings add rows
-# for the characters before it, and learned positions add a row for its position.
+# The id of the last character selects a row of the token embedding. If the model has them, n-gram
+# embeddings add rows for the characters before it, and learned positions a row for its position.
 logits, streams = head_analysis.run_with_streams(model, ids)
 names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
 print(f"last token: {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")

@@ -104,8 +104,8 @@ new_scores = q @ k.transpose(-2, -1) / 16**0.5
 variances = [noise.var(), q.var(), new_scores.var()]
 table("variance", {"": variances}, ["x", "q", "scores / sqrt(hs)"])
 
-# Beware of a class that divides by the root of a *global* `d_k` = 2, not of the size of its keys.
-# Its results are right only if d_out is 2. They are wrong for keys of size 5:
+# Beware of a class that divides by the root of a *global* `d_k` = 2, not by the root of the size of
+# its keys. Its results are right only if d_out is 2. They are wrong for keys of size 5:
 d_k = 2  # the global variable
 q3, k3 = torch.randn(2, 6, 5)  # keys of size 5
 right, slip = q3 @ k3.T / 5**0.5, q3 @ k3.T / d_k**0.5

@@ -132,7 +132,7 @@ for name, text in written.items():
 # The inverted model copies the next character, which it can see: 0.05 nats at all positions but the
 # last. The last position has no later character to copy, and the model has learned nothing else:
 # 2.58 nats, against 2.08 with the causal mask. A low mean loss does not prove that a model is good:
-# to write, it uses only the prediction at its last position.
+# to write text, a model uses only the prediction at its last position.
 #
 # ## Exercises
 # 1. Let no position attend to itself. Which check fails, and what are the weights of position 0?

@@ -55,8 +55,8 @@ check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 # arXiv:2203.16634: the causal mask gives each position a past of a different length.)
 #
 # ## The gain from values, weights and positions
-# A row of the ladder, and a table of four models: average of values or one head, without and with
-# positions.
+# A row of the ladder, and a table of four models: `average of values` and `one head`, each without
+# and with positions.
 
 
 def with_positions(f: nn.Module) -> nn.Module:

@@ -51,7 +51,7 @@ table("softmax", weights)
 
 
 # The weights in the last row are **sharp**, nearly **one-hot**: one weight is 1, the others 0. Then
-# each query takes information from one position only, and is overconfident in it. Training can
+# each query takes information from one position only: the head is overconfident. Training can
 # hardly correct this. The **Jacobian** of softmax is the matrix of the derivatives of all weights
 # with respect to the scores: diag(w) - w w^T with the weights w. The gradient that reaches the
 # scores, and through them queries and keys, is a product with the Jacobian. For sharp weights the
@@ -87,10 +87,10 @@ learned = [learn(n * scores) for n in (1, 8, 32)]
 table("weight of key 0 after 100 steps", {"": learned}, weights)
 
 
-# Scores times 8 still learn; scores times 32 have not moved in 100 steps. A new head should begin
-# undecided, and become by training as sharp as is useful. Scores of variance 1 allow that at any
-# head size; those of a new `Head` are smaller (lesson `layers`). The order in the code is: scale,
-# mask, softmax.
+# Training still works for the scores times 8, but has not moved the scores times 32 in 100 steps. A
+# new head should begin undecided, and become by training as sharp as is useful. Scores of variance
+# 1 allow that at any head size; those of a new `Head` are smaller (lesson `layers`). The order in
+# the code is: scale, mask, softmax.
 #
 # ## Exercises
 # 1. Double the queries. What are the variances of q, of q.k and of the scaled scores?

@@ -5,13 +5,13 @@
 #
 # ## Adam
 # The gradient g of a parameter says how the loss changes with the parameter. **Gradient descent**
-# steps by -rate g: too small a rate hardly moves, too large a rate jumps over the minimum of the
-# loss, and gradients of some parameters are a thousand times those of others. **Adam** keeps two
-# running means for each parameter, of g and of g squared, and steps by $-rate \cdot mean(g) /
-# \sqrt{mean(g^2)}$: about `rate`, whatever the size of g. Both means begin at 0, so they are too
-# small at first; after n steps, dividing by 1 - 0.9^n and 1 - 0.999^n corrects for that. (**AdamW**
-# also makes each weight a little smaller at each step: **weight decay**. `gpt train` uses AdamW,
-# but Muon for the matrices of the blocks: lesson `recipe`.)
+# steps by -rate g. If the rate is too small, parameters hardly move; if it is too large, they jump
+# over the minimum of the loss. Also, gradients of some parameters are a thousand times those of
+# others. **Adam** keeps two running means for each parameter, of g and of g squared, and steps by
+# $-rate \cdot mean(g) / \sqrt{mean(g^2)}$: about `rate`, whatever the size of g. Both means begin
+# at 0, so they are too small at first; after n steps, dividing by 1 - 0.9^n and 1 - 0.999^n
+# corrects for that. (**AdamW** also makes each weight a little smaller at each step: **weight
+# decay**. `gpt train` uses AdamW, but Muon for the matrices of the blocks: lesson `recipe`.)
 import math
 
 import torch

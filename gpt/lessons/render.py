@@ -22,11 +22,11 @@ from gpt.device import computing_with
 from gpt.lessons import LESSONS
 from gpt.terminal import render_table
 
-MAX_ROUNDING = 1e-5  # largest difference of equal tensors, relative to max(1, largest |x|)
+MAX_ROUNDING = 1e-5  # tensors count as equal up to this difference, relative to max(1, max |x|)
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 CODE_INDENT = 2  # columns by which a terminal indents code
 SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # show its code$", re.MULTILINE)
-PLAIN_FORMULA = {  # LaTeX: replacement for a terminal
+PLAIN_FORMULA = {  # pattern of LaTeX: its replacement in a terminal
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
     r"\\mathrm\{([^{}]*)\}": r"\1",
     r"\\cdot": "*",

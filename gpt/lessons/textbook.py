@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 B, T = 12, 64  # a batch is B windows of T characters
 C, H, N_LAYER = 128, 4, 4  # channels, heads (of C / H channels each), blocks
-N_STEPS, WARMUP = 2000, 100  # steps of training; the rate rises during the first WARMUP
+N_STEPS, WARMUP = 2000, 100  # steps of training; the rate rises during the first WARMUP steps
 RATE, MIN_RATE = 3e-3, 3e-4  # largest and last learning rate
 SAMPLE = 500  # characters to write at the end
 

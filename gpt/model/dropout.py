@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    key = torch.tensor(0)  # for `_dropouts`; a tensor: torch.compile recompiles for each new int
+    key = torch.tensor(0)  # key in `_dropouts`; torch.compile would recompile for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
@@ -48,7 +48,7 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 
 
 # Compiled code would draw from the global generator. A custom operator is not compiled, so it draws
-# from the module's generator. A generator cannot be an argument: `key` finds it in `_dropouts`.
+# from the module's generator. It cannot take a generator as an argument, so it takes a `key`.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

@@ -18,8 +18,8 @@ from gpt.model.dropout import Dropout
 from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 
-# Vocabulary size from which the output layer takes most of a step's time, and most characters are
-# rare. `fuses_head` and `initialize` treat vocabularies of at least this size differently.
+# In a vocabulary of at least this size, most characters are rare, and the output layer takes most
+# of a step's time. `fuses_head` and `initialize` treat such vocabularies differently.
 LARGE_VOCABULARY = 1000
 
 
@@ -113,7 +113,7 @@ class TokenEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """Map ids (B, T) to vectors (B, T, C)."""
         V = self.num_embeddings
-        with_zeros = F.pad(self.weight, (0, 0, 0, 1))  # (V + 1, C), whose last row is zero
+        with_zeros = F.pad(self.weight, (0, 0, 0, 1))  # (V + 1, C); the last row is zero
         return F.embedding(torch.where(input == MASKED, V, input), with_zeros)  # (B, T, C)
 
 

@@ -35,7 +35,7 @@ class Entry:
 
     name: str  # name of the file in messages
     open: Callable[[], IO[bytes]]  # returns a stream of the content after `start`
-    start: bytes | None = None  # first bytes of a file in a .tar, which can be read only once
+    start: bytes | None = None  # first bytes, if already read (a .tar is read in one pass)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the content in blocks of at most CHUNK_BYTES. Raise TextError if it is damaged."""
@@ -139,7 +139,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
-                yield member.name, Entry(name, content.__enter__, start)  # `content` is open
+                yield member.name, Entry(name, content.__enter__, start)  # returns `content`
         # tarfile silently stops at a damaged header; after the real end, all bytes are zero
         file.seek(archive.offset)
         while block := file.read(CHUNK_BYTES):  # reading to the end verifies the checksum

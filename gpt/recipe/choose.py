@@ -33,14 +33,14 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
-USUAL_PROBES = 12  # three for each of four sizes: steps with long and short windows, and scoring
+USUAL_PROBES = 12  # for each of four sizes: steps with long windows, short windows, and scoring
 MEMBERS_TIME = 0.9  # with several threads: step time of K members / (K x step time of one model)
-MAX_SPEEDUP = 1.25  # limits the passes of an unexpectedly fast run to this x the useful passes
+MAX_SPEEDUP = 1.25  # a run that is faster than planned makes at most this x the useful passes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
 
-MATCHED_CHARACTERS = 4  # smallest number of repeated characters that precede a repeated id
+MATCHED_CHARACTERS = 4  # an id is repeated only if at least this many characters before it are, too
 CHANCE_WINDOWS = 64  # a match is so long that at most 1 of 64 windows repeats it by chance
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
 MAX_SCORED_IDS = 60_000  # largest number of ids, evenly spread over val, to check for repetitions
@@ -97,7 +97,7 @@ class _Chooser:
         given = explicit(self.base)
         self.kept = {key: value for key, value in given.items() if key != "train.steps"}
         self.train_ids = len(self.corpus.train)
-        self.val_ids = len(self.corpus.val) - 1  # the first is not scored
+        self.val_ids = len(self.corpus.val) - 1  # the first id is not scored
         V = len(self.corpus.vocabulary)
         self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         with phase("measuring how much the text repeats itself"):

@@ -84,7 +84,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # exclude `sample_and_save`: a run plans before it
+        stopwatch.clock = lambda: start_s  # a run plans before it samples and saves
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan()
     train, schedule, whole = config.train, Schedule(config), budget.val_ids

@@ -199,7 +199,7 @@ def _train(
         return
     log.info("%s: training", trial.name)
     train_run(
-        newest.config if newest else trial.config,  # a checkpoint has the run's `train.plans`
+        newest.config if newest else trial.config,  # only a checkpoint's config has `train.plans`
         corpus,
         run,
         "resume" if newest else "overwrite",  # a killed run may lack a checkpoint

@@ -56,7 +56,7 @@ class Trial(BaseModel):
     name: Annotated[str, AfterValidator(_run_name)]  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
     asked: StoredConfig  # the config that the user gave; settings can be unset
-    is_open: bool = False  # whether gpt chooses the unset settings for the text and the time
+    is_open: bool = False  # whether gpt chooses unset settings to suit the text and the time
     config: StoredConfig = Config()  # config to train with, including what gpt has chosen
     text_sha256: str = ""  # hash of the text, to notice that it has changed
 

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # fewest characters; large models need about 20 (arXiv:2203.15556)
-MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more are excluded (rule 1)
+MIN_SEEN_PER_PARAMETER = 12  # characters; about 20 are best for large models (arXiv:2203.15556)
+MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more parameters are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
 PASSES = (

@@ -113,7 +113,7 @@ def finish_overwrite(run: Path) -> None:
         shutil.rmtree(replaced)
         return
     old = _entries(replaced, *WRITTEN)
-    # either shows that `run` has only new files; the second is for old runs without config.yaml
+    # `run` has only new files if either is true; the second is for old runs without config.yaml
     if (replaced / "config.yaml").exists() or any(os.path.lexists(run / each.name) for each in old):
         empty(run)
     for entry in reversed(old):

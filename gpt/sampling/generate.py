@@ -130,7 +130,7 @@ def generate(
                     if chunk.ended:
                         active.remove(row)
                         break
-        if 0 < len(active) <= len(samples) // 2:  # rarely, because `select` copies the caches
+        if 0 < len(active) <= len(samples) // 2:  # only at half, because `select` copies caches
             generator.select(sorted(active))
             samples = [samples[row] for row in sorted(active)]
             active = set(range(len(samples)))

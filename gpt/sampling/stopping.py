@@ -99,7 +99,7 @@ class Sample:
 
     prompt: str
     text: str = ""
-    stop: str | None = None  # the stop string that ended the sample; None if its length did
+    stop: str | None = None  # the stop string that ended the sample, if any
     log_probabilities: list[float] = field(default_factory=list)
 
 

@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2**20  # largest body of a request
 PATHS = "/, /v1/models, /v1/models/NAME, or POST to /v1/completions"
-STALL_S = 3  # if the server is full, it ends streams not read for this many seconds
+STALL_S = 3  # a full server ends each stream that its client has not read for this many seconds
 Answer = TypeVar("Answer")
 
-SHUTDOWN_S = 3  # seconds in which responses must end after a signal
-MAX_CONNECTIONS = 256  # largest number of connected clients; requests of others are refused
+SHUTDOWN_S = 3  # after a signal to stop, responses must end within this many seconds
+MAX_CONNECTIONS = 256  # largest number of connected clients; requests of more clients are refused
 
 
 class AccessCheck:

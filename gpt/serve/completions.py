@@ -21,7 +21,7 @@ from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
 from gpt.text.vocabulary import encode_prompt
 
-MAX_REQUEST_TOKENS = 2**16  # largest number of tokens of a request, all kept in memory
+MAX_REQUEST_TOKENS = 2**16  # most tokens to generate and echo for a request; limits memory
 MAX_LIKELY = 5  # largest number of alternatives listed for a token
 MAX_STOPS = 16  # largest number of stop strings of a request
 LISTS = {  # messages about fields that accept a list or a single item
@@ -36,7 +36,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]  # added to a logit
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Prompts = TextList | Annotated[list[TokenIds], Field(fail_fast=True)]
 
-PIECE_S = 0.03  # seconds of generating after which other requests have their turn
+PIECE_S = 0.03  # seconds of generating for one request before the next has its turn
 
 
 def _listed(value: Any) -> Any:
@@ -69,7 +69,7 @@ class CompletionRequest(BaseModel):
     logprobs: int | None = Field(None, ge=0, le=MAX_LIKELY)
     echo: bool = False
     user: str | None = None  # ignored
-    # these are not supported: only their defaults, which have no effect, are accepted
+    # unsupported parameters, of which only the default values are accepted
     best_of: Literal[1] = 1
     presence_penalty: Literal[0] = 0
     frequency_penalty: Literal[0] = 0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gpt.seeds import random_stream
 from gpt.text.vocabulary import MASKED, Ids
 
-EVAL_CHARACTERS = 4096  # ids per forward pass in a thread of an evaluation; limits memory
+EVAL_CHARACTERS = 4096  # ids per forward pass of an evaluation thread; more would need more memory
 ACCELERATOR_EVAL_CHARACTERS = 2**16  # ids per forward pass on an accelerator; fewer are slower
 
 Batch = tuple[torch.Tensor, torch.Tensor]

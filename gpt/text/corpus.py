@@ -145,7 +145,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     notices = [notice for source in task.sources for notice in source.notices()]
-    # with data.split=documents, each of the two parts has read the whole text
+    # with data.split=documents, each part has read the whole text, so count only one part
     read = parts[:1] if task.data.split == "documents" else parts
     if line_ends := sum(part.line_ends for part in read):
         notices.append(f"{name}: {line_ends:,} line ends (CRLF or CR) were changed to LF")

@@ -131,7 +131,7 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
     lengths, length, normalizer = [], 0, Normalizer()
     for file in source.documents():
         for fragment, ends in divided(file, normalizer, data.documents):
-            length += len(fragment.decode(errors="replace"))  # may be binary data
+            length += len(fragment.decode(errors="replace"))  # the text may be binary
             if ends:
                 lengths.append(length)
                 length = 0

@@ -158,7 +158,7 @@ def count_text(task: Task, parts: list[Part]) -> Counts:
     occurs, characters, size, ends = np.zeros(CODE_POINTS, bool), 0, 0, []
     for part in parts:
         for chunk in ahead(part.chunks()):
-            occurs[code_points(chunk.decode(errors="replace"))] = True  # may be binary data
+            occurs[code_points(chunk.decode(errors="replace"))] = True  # the text may be binary
             characters += character_count(chunk)
             size += len(chunk)
         ends.append(characters)

@@ -26,7 +26,7 @@ OnEvent = Callable[[dict[str, Any]], object]
 
 # the losses come first, because a narrow terminal cuts off the end of the line
 BAR_FORMAT = "{desc}  {elapsed}<{remaining}  {n_fmt}/{total_fmt}  {percentage:.0f}% |{bar}|"
-SAMPLE_LINES = 3  # lines of a sample that the terminal shows
+SAMPLE_LINES = 3  # number of lines of a sample to show on the terminal
 LOG_S = 30  # seconds between two lines about the progress, if stderr is no terminal
 MAX_SAMPLE_COLUMNS = 100  # largest width of a line of a sample
 SHOWN_METRICS = {  # names of metrics on the bar, the most important first

@@ -66,7 +66,7 @@ class Checkpointer:
         )
         try:
             if finished and config.train.minutes is not None:
-                repeated = config.changed(train={"minutes": None})  # it has `train.plans` instead
+                repeated = config.changed(train={"minutes": None})  # replaced by `train.plans`
                 write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
             write_checkpoint(context.folder, data, self._state(progress))
         except (OSError, Unreadable) as error:

@@ -69,7 +69,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best()
-                if not early and losses["val_loss"] < best_val_loss:  # better on the whole split
+                if not early and losses["val_loss"] < best_val_loss:  # this step is better
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.set_best(step)
             self.reason_to_stop, progress.best_val_loss = reason, best_val_loss
@@ -155,7 +155,7 @@ class Evaluator:
 
     def _score_best(self) -> float:
         """Return the best checkpoint's loss on the whole val split; restore the current weights."""
-        self.model.zero_grad(set_to_none=True)  # makes room for the copy
+        self.model.zero_grad(set_to_none=True)  # free memory for a copy of the weights
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:
             best = self.context.ranks.broadcast(read_checkpoint, self.context.folder, "best")

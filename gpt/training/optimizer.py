@@ -80,7 +80,7 @@ class AdamW(Optimizer):
     @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`."""
-        found_inf = None if skip is None else skip.float()  # 1.0: the kernel must do nothing
+        found_inf = None if skip is None else skip.float()  # 1.0 makes the kernel do nothing
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
             self.parameters,
@@ -204,7 +204,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     norms = torch.linalg.matrix_norm(x, keepdim=True)  # Frobenius: (N, height, width) -> (N, 1, 1)
     x = x / (1.01 * norms + 1e-7)
     for a, b, c in POLAR_EXPRESS:
-        square = x @ x.mT  # (N, s, s), s the shorter side
+        square = x @ x.mT  # (N, s, s), where s is the length of the shorter side
         # a x + (b x x^T + c (x x^T)^2) x
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x

@@ -18,7 +18,7 @@ from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
-OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best loss, after which to warn
+OVERFIT_EVALUATIONS = 3  # warn after this number of evaluations in a row without a new best loss
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
 

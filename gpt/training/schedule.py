@@ -61,7 +61,7 @@ class Schedule:
     def lr(self, step: int) -> float:
         """Return AdamW's learning rate at `step`, counted from 0. Muon's is proportional to it."""
         begin, end = self._phase(step)[0]
-        # 1) warmup of the first phase: linear, and at the peak in its last step
+        # 1) warmup of the first phase: a linear rise that reaches the peak in its last step
         if begin == 0 and step < self.warmup_steps:
             return self.lr_scale * (self.peak * (step + 1) / self.warmup_steps)
         # 2) linear decay from the peak; it would reach the floor one step after the last step

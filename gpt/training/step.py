@@ -17,7 +17,7 @@ from gpt.training.backward_kinds import data_parallel, make_backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 
-# Largest number of steps to start before reading their results, which waits for the steps.
+# Largest number of steps whose results are unread. Reading a result waits for its step to end.
 MAX_UNREAD_STEPS = 10
 
 StepResult = tuple[Tensor, Tensor]

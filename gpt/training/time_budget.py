@@ -26,10 +26,10 @@ Seconds = Mapping[int | str, float]
 FREE_PART = 0.01  # fraction of the command's time that stays unplanned
 AFTERWARDS_S = 3.0  # seconds reserved for the picture and the printed sample after training
 CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the command's time
-TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
+TOLERANCE = 0.03  # a larger error, as a fraction of the remaining steps, changes the plan
 CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
-REDUCED_VAL = 0.2  # if scoring would take longer, val is cut to take this fraction of WHOLE_PART
+REDUCED_VAL = 0.2  # fraction of WHOLE_PART that scoring val takes after val was made smaller
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -46,7 +46,7 @@ class Stopwatch:
         self.clock = clock
         self.probed = dict(probed or {})
         self.seconds: dict[int | str, float] = {}  # mean of each kind of work, in training
-        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count) since `settle` ran
+        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count), not averaged yet
         self._since = clock()
 
     def start(self) -> None:
@@ -233,7 +233,7 @@ class TimeBudget:
         schedule, train = Schedule(self.config), self.config.train
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))
-        before_last = schedule.times_due(train.eval_every) - 1  # the last evaluation is on all val
+        before_last = schedule.times_due(train.eval_every) - 1  # the last one scores all of val
         affordable_s = CURVE_PART * self.limit_s
         whole_s = before_last * self.score_s(self.val_ids)
         if not train.eval_characters and whole_s > affordable_s:

@@ -191,9 +191,9 @@ class Trainer:
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
         """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # else no checkpoint is due
+        is_stable = not self.evaluator.progress.skipped_in_a_row  # no checkpoint is due otherwise
         is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        is_outdated = self.checkpointer.saved_at_step == self.step  # saved before this evaluation
+        is_outdated = self.checkpointer.saved_at_step == self.step  # saved without this evaluation
         is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
         if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
             self.write_checkpoint()

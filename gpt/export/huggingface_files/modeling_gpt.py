@@ -46,7 +46,7 @@ class Texts(NamedTuple):
     """The texts of a forward pass. All but their last t ids are cached."""
 
     ids: Tensor  # (B, T)
-    positions: Tensor  # (B, t), of the last t ids; padding is not counted
+    positions: Tensor  # (B, t): positions of the last t ids, not counting padding
     mask: Tensor  # (B, 1, t, T): True for the keys that a query attends to
 
 
@@ -239,7 +239,7 @@ def with_offset(k: Tensor, ids: Tensor) -> Tensor:
     they become zeros. A query that looks for `e` then finds the character after an `e`.
     """
     pairs = k.unflatten(-1, (2, -1))  # (B, H, T, 2, hs / 2)
-    kept = k.shape[-1] // 4  # number of pairs to keep: half of hs / 2
+    kept = k.shape[-1] // 4  # half of the hs / 2 pairs, rounded down
     offset = pairs[..., kept:].masked_fill((ids == ABSENT)[:, None, :, None, None], 0)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     return torch.cat([pairs[..., :kept], offset], dim=-1).flatten(-2)
