@@ -46,9 +46,8 @@ def changed_config(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps` but not `train.plans`, these values in `config` are
-    discarded: `train.minutes`, `train.plans` and `train.max_steps`. For `inherit` see
-    `load_config`.
+    If `settings` contain `train.steps` but not `train.plans`, discard `train.minutes`,
+    `train.plans` and `train.max_steps` of `config`. For `inherit` see `load_config`.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.

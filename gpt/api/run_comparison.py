@@ -54,7 +54,7 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         first = with_texts[0]
         if set(run.val_hashes).isdisjoint(first.val_hashes):
             raise UsageError(
-                f"{first.name} and {run.name} have different val texts (or, where one is "
+                f"{first.name} and {run.name} have different val texts (or, if one is "
                 f"missing, different whole texts), so their losses cannot be compared; measure "
                 f"both on the same text by `gpt eval RUN TEXT`"
             )

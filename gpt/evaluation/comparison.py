@@ -183,8 +183,8 @@ class Comparison:
 def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
     """Group `runs` into rows, and compare each row with the first.
 
-    Runs that differ only by seed form a row. A run with the same settings and seed as an earlier
-    run is in another row.
+    Runs that differ only by seed share a row. A run that repeats the settings and the seed of an
+    earlier run goes into another row.
     """
     lowest = [best for run in runs if (best := run.curve.best_loss) is not None]
     reached = math.ceil(100 * max(lowest)) / 100 if lowest else None

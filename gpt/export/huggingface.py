@@ -54,7 +54,7 @@ def export_huggingface(
     Other files in `out` are kept.
 
     Raises:
-        UsageError: `out` is a file or a folder of other files, or exists and `overwrite` is False.
+        UsageError: `out` is a file, a folder without an export, or exists without `overwrite`.
     """
     _check_folder(out, overwrite)
     prefix = "members.0." if member_prefixes(checkpoint.config.model) == [""] else ""

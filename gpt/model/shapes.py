@@ -46,8 +46,8 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 def kept_pairs(head_size: int) -> int:
     """Return how many of a key's channel pairs `model.key_offset` keeps.
 
-    Channels i and i + head_size / 2 are a pair. `model.key_offset` replaces the last pairs, which
-    rotary positions rotate least, by those of the previous character's key.
+    Channels i and i + head_size / 2 are a pair. `model.key_offset` takes the last pairs, the least
+    rotated by rotary positions, from the previous character's key.
     """
     return head_size // 4
 

@@ -249,8 +249,8 @@ def match_length(corpus: Corpus, T: int) -> int:
 def repeated_part(ids: Ids, T: int, length: int) -> float:
     """Return the fraction of `ids` that are repeated within their window of `T` ids.
 
-    An id is repeated if the `length` ids before it occurred earlier in the window, and the same id
-    followed their last occurrence. An induction head predicts such ids (arXiv:2209.11895).
+    An id is repeated if the `length` ids before it also occur earlier in the window, most recently
+    followed by the same id. An induction head predicts such ids (arXiv:2209.11895).
     """
     found = total = 0
     for x, y in scored_windows(ids, T, MAX_SCORED_IDS):

@@ -101,9 +101,9 @@ def check_different(trials: Sequence[Trial]) -> None:
         first = names.setdefault(repr(sorted(trial.settings.items())), trial.name)
         if first != trial.name:
             raise UsageError(
-                f"expected runs that differ, but {first} and {trial.name} have the same settings; "
-                f"leave one out (null stands for the default value; --minutes and --init-from "
-                f"override train.minutes and train.init_from)"
+                f"expected runs that differ, but {first} and {trial.name} have the same settings "
+                f"(null stands for the default value; --minutes and --init-from override "
+                f"train.minutes and train.init_from); leave one out"
             )
 
 

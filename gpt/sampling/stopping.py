@@ -1,4 +1,4 @@
-"""Turn generated ids into characters, detect stop strings, and order several samples."""
+"""Turn generated ids into characters, detect stop strings, and emit samples in order."""
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence

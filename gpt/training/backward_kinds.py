@@ -170,9 +170,9 @@ def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
 def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
     """Wrap `module` in DistributedDataParallel (DDP), which averages gradients over `ranks`.
 
-    After its first backward pass, DDP changes the order in which it adds gradients. Therefore,
-    `rehearse` runs forward and backward passes of the wrapped module. Without them, the gradients
-    of the first step after a resume would differ in the last bits.
+    DDP changes the order in which it adds gradients after the first backward pass. `rehearse` runs
+    passes of the wrapped module before that, so that the first step after a resume has the same
+    gradients as in a run without interruption, to the last bit.
     """
     if ranks.size == 1:
         return module

@@ -43,7 +43,7 @@ class Backward:
             set_generator(model, self.masks)
 
     def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Set each parameter's `.grad` for inputs `x` and targets `y`, (B, T), on the CPU.
+        """Set each parameter's `.grad` for two CPU tensors (B, T), inputs `x` and targets `y`.
 
         The dropout masks depend on `step`. Return this rank's part of the mean loss. Raise
         TrainingError if memory runs out.

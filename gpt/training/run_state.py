@@ -214,7 +214,7 @@ def initial_model(
     if data.had_counts:
         log.warning(COUNTS_NOTICE, run)
     added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
-    log.info("fine-tuning %s, step %d: %s", run, data.step, added)
+    log.info("fine-tuning from %s, step %d: %s", run, data.step, added)
     warn_of_known_val(data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
