@@ -147,6 +147,8 @@ def generate_text(
     step: int = 0,
 ) -> str:
     """Return `length` characters that `model` adds to `prompt`, seeded by `seed` and `step`."""
+    if length == 0:  # without an engine, which copies the weights
+        return ""
     ids, streams = encode_prompt(prompt, vocabulary), sample_streams(seed, [0], step)
     chunks = generate(engine_of(model, 1), vocabulary, [ids], streams, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

@@ -147,8 +147,7 @@ class Trainer:
         self.metrics |= losses
         if warning := self.evaluator.progress.overfit_warning():
             self.notify(self.step, warning)
-        is_sampled = self.callbacks and self.config.sample_length
-        text = self.evaluator.sample(self.step) if is_sampled else ""
+        text = self.evaluator.sample(self.step) if self.callbacks else ""
         for callback in self.callbacks:
             if text:
                 callback.on_sample(self.step, text)
