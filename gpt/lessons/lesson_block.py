@@ -25,9 +25,8 @@ from gpt.lessons.textbook import FeedForward, TextbookBlock  # show its code
 
 # ## The activation
 # Without an activation the two linear layers of the MLP would equal a single one. **GELU** is near
-# 0 for very negative x, near x for very large x, and smooth between. It is x times the probability
-# that a normal random number is below x. GPT-2 and this block use a formula with tanh that is close
-# to it:
+# 0 for very negative x, near x for very large x, and smooth between. It is x times the chance that
+# a standard normal number is less than x. GPT-2 and this block approximate it with tanh:
 def gelu(x: Tensor) -> Tensor:
     """Compute GELU in its tanh form (arXiv:1606.08415)."""
     inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)

@@ -53,7 +53,7 @@ print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 # **Training** works for any model. The table becomes an `nn.Module`: `__init__` makes its
 # **parameters**, the numbers that training changes, and `forward` computes predictions from ids (B,
 # T), B texts of T characters; `model(ids)` calls `forward`. A prediction is V **logits**, numbers
-# of any size. **Softmax** turns them into probabilities, positive numbers with sum 1:
+# of any size. **Softmax** turns logits into probabilities, which are positive and sum to 1:
 # $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""

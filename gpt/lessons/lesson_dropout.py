@@ -3,9 +3,8 @@
 # A model with many parameters can memorise its text. That is **overfitting**: the loss on train
 # falls, and the loss on val rises. **Dropout** makes memorising harder: in training, each number of
 # a tensor is set to 0 with probability p. At each step, different numbers are dropped, so no layer
-# can rely on any one of them. The numbers that are kept are divided by 1 - p. The mean of all draws
-# of a number is then the number itself, so evaluation, which drops nothing, sees numbers of the
-# same size.
+# can rely on any one of them. The numbers that are kept are divided by 1 - p. On average, a number
+# then keeps its value. Evaluation drops nothing, and sees numbers of the same size.
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,8 +48,8 @@ check("by hand = torch's, after the same seed", ours, F.dropout(numbers, 0.3))
 # Usual values of p are 0.1 and 0.2, and 0 for a model that is small for its text.
 
 # ## Where a GPT drops
-# GPT-2 drops attention weights, the output of attention and of the MLP, and the embeddings. A query
-# that loses a weight must use its other keys. The weights of a row then sum to 1 only on average.
+# GPT-2 drops attention weights, the output of attention and of the MLP, and the embeddings. Without
+# one of its weights, a query must use other keys. The sum of a row of weights is 1 only on average.
 # (By chance, row 3 loses all of its weights here.)
 x, names = ladder.example()
 head = Head(15, 5)

@@ -18,8 +18,8 @@ from gpt.model.dropout import Dropout
 from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 
-# In a vocabulary of at least this size, most characters are rare, and the output layer takes most
-# of a step's time. `fuses_head` and `initialize` treat such vocabularies differently.
+# Smallest size of a large vocabulary: most of its characters are rare, and the output layer takes
+# most of a step's time. `fuses_head` and `initialize` depend on whether the vocabulary is large.
 LARGE_VOCABULARY = 1000
 
 

@@ -1,4 +1,4 @@
-"""What a user is told about the files of a text: which are skipped, and how others were read."""
+"""Messages about the files of a text: which files were skipped, and how others were read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

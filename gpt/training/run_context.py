@@ -1,4 +1,4 @@
-"""What all parts of training use: the context of a run, its progress, and its outcome."""
+"""The context, the progress and the outcome of a run, for all parts of training."""
 
 import math
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class Progress:
     loss: float = math.inf  # newest `val_loss`, or `val_loss_part` with train.eval_characters
     best_loss: float = math.inf  # `loss` at `best_step`, possibly on only a part of val
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # of the current weights, on all of val; None if not evaluated
+    val_loss: float | None = None  # loss of the current weights on all of val; None if unknown
     best_val_loss: float = math.inf  # `val_loss` of the best checkpoint; set at the end of the run
     middle_loss: float = math.inf  # newest `loss` in the first half of the run
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best loss
