@@ -39,7 +39,7 @@ def main() -> None:
     compute for minutes.
     """
     # Let OpenMP threads spin for a short time before they sleep. By default, they spin for a
-    # long time, which slows down other programs, and the threads too if a program shares their
+    # long time, which slows down other programs, and this one too if another program uses its
     # cores. Without spinning, the threads wake up late. `scripts/bench threads` measures this.
     # torch reads the variable when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

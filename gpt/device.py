@@ -146,7 +146,7 @@ def default_modes() -> Iterator[None]:
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
     """In a `with` block, require deterministic kernels; for cuBLAS, set os.environ meanwhile."""
-    # unset both later: cuBLAS needs CUBLAS_... before CUDA starts; torch sets TORCHINDUCTOR_...
+    # to unset later: CUBLAS_..., set here before CUDA starts, and TORCHINDUCTOR_..., set by torch
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:

@@ -273,7 +273,7 @@ def load(
 
 def _whole_number(name: str, value: object, least: int) -> int:
     """Return `value` as an int; raise UsageError unless it is an integer of at least `least`."""
-    with suppress(TypeError):  # for a value that is no integer
+    with suppress(TypeError):  # operator.index raises it for other types
         if not isinstance(value, bool) and (number := operator.index(cast(Any, value))) >= least:
             return number
     raise UsageError(f"{name}: expected an integer >= {least}, got {value!r:.100}")

@@ -237,7 +237,7 @@ class NewRun:
             changes.append("train.plans=null")
         config = changed_config(self.config, self.text, changes, self.minutes, inherit=inherited)
         given |= explicit(config).keys() & {"train.max_steps", "train.warmup_steps"}
-        if self.needs_choice(config):  # gpt will set the minutes that `max_steps` needs
+        if self.needs_choice(config):  # gpt will set train.minutes, so max_steps has an effect
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:

@@ -27,7 +27,7 @@ def text_logits(module: LanguageModel, vocabulary: Vocabulary, text: str) -> Ten
         unit = vocabulary.unit
         raise UsageError(f"expected a text of 1 to {T} {unit}s (model.T), got {len(ids)}")
     device = next(module.parameters()).device
-    with default_modes(), torch.no_grad():  # autograd refuses tensors made in inference_mode
+    with default_modes(), torch.no_grad():  # not inference_mode, whose tensors autograd refuses
         logits: Tensor = module(ids[None].to(device))
     return logits[0].float().cpu()
 

@@ -145,7 +145,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
         )
     settings = flat(tree or {})
     has_both = settings.get("train.steps") and settings.get("train.minutes")
-    if has_both and not settings.get("train.plans"):  # with plans, steps and minutes may be set
+    if has_both and not settings.get("train.plans"):  # with `train.plans`, both may be set
         raise ConfigError(
             f"{origin}: expected train.steps or train.minutes, got both; leave out one"
         )

@@ -12,7 +12,7 @@ from gpt.config.removed import REMOVED_SETTINGS
 from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
-MAX_COMPARED_KEY = 100  # number of characters of an unknown key that are compared with known keys
+MAX_COMPARED_KEY = 100  # only this many characters of an unknown key are compared with known keys
 OTHER_NAMES = {  # names that other projects use for a setting
     "data.source": "dataset corpus input text",
     "model.C": "d_model embed_dim embedding_dim hidden_dim hidden_size n_embd n_embed width",

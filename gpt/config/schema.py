@@ -30,7 +30,7 @@ from gpt.config.section import (
 )
 from gpt.config.train_config import TrainConfig
 
-# limits for untrusted configs, because a model is created before its weights are read
+# limits, so that creating the model of an untrusted config takes little time and memory
 MAX_LAYERS = 1000  # limit on ensemble x n_layer, and on ensemble x ngram
 MAX_ROTARY_ANGLES = 2**24  # largest T x head_size
 

@@ -69,7 +69,7 @@ def parse(text: str, origin: str) -> Any:
             if line[: mark.column + 1].endswith("\t"):
                 problem = "expected spaces, got a tab"
         raise ConfigError(f"{origin}{place}: not valid YAML: {problem}") from None
-    except Exception as error:  # such as for control characters or huge numbers
+    except Exception as error:  # ReaderError for control characters, ValueError for huge numbers
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
 

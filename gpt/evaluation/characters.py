@@ -24,7 +24,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
         "some program could not decode the text; convert the original again",
     ),
     MOJIBAKE: (
-        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # misread 8-bit text
+        re.compile(f"[\x80-\u2fff\ufb01\ufb02]{{1,{LONGEST_MATCH}}}"),  # UTF-8, read as 8-bit
         "the text was decoded in a wrong encoding; convert the original again",
     ),
     "control": (

@@ -40,7 +40,7 @@ class Curve:
     steps: list[int]  # steps after which val was evaluated, ascending
     characters: list[int]  # characters (nanoGPT: tokens) seen in training before each evaluation
     seconds: list[float]  # seconds of training before each evaluation
-    losses: list[float]  # losses on val, or on a part (`train.eval_characters`); can be NaN
+    losses: list[float]  # losses on val or a part of it (`train.eval_characters`); can be NaN
     final_loss: float | None  # loss of the last evaluation on all of val; None if there is none
 
     @property
@@ -157,7 +157,7 @@ class Row:
     final_loss: SeedMean | None  # val loss at the end of training
     steps: float | None  # steps until the last evaluation, mean over the runs
     seconds: float | None  # seconds until the last evaluation, mean over the runs
-    seconds_to: float | None  # mean seconds to reach `Comparison.reached`; None without a curve
+    seconds_to: float | None  # mean seconds to reach `Comparison.reached`; None if unknown
     parameters: int | None
 
 
@@ -167,7 +167,7 @@ class RowDifference:
 
     row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better than the first row
-    text: Interval | None  # interval of `difference` on unseen text; None if a text is missing
+    text: Interval | None  # interval of `difference` on unseen text; None if a run lacks its text
     seeds: Interval | None  # interval over seeds; None if either row has only one run
 
 

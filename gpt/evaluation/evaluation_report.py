@@ -22,7 +22,7 @@ from gpt.model.ensemble import LanguageModel
 from gpt.terminal import phase
 from gpt.text.vocabulary import REPLACEMENT, Ids, Vocabulary, code_points
 
-BINS = 10  # number of ranges of probability, of equal width, in the reliability diagram
+BINS = 10  # number of equally wide ranges of probability in the reliability diagram
 ALTERNATIVES = 5  # number of likely ids that a Surprise stores at each position
 MAX_SURPRISES = 2**20  # if the text has more ids, a Surprise stores only its beginning
 MAX_MILLINATS = 2**16 - 1  # largest loss that a Surprise stores, in thousandths of a nat
@@ -221,10 +221,10 @@ class EvaluationReport:
     accuracy: float  # fraction of ids to which the model gave the highest probability
     calibration_error: float  # expected calibration error of the most likely id
     calibration: list[CalibrationBin]  # the reliability diagram
-    references: list[ReferenceLoss]  # losses of simple predictors, the lowest last
+    references: list[ReferenceLoss]  # losses of simple predictors, in descending order
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    memorisation: MemorisationReport | None = None  # how much of text and samples is in train
-    surprise: Surprise | None = None  # the loss and the likely characters at each id
+    memorisation: MemorisationReport | None = None  # how much of text and of samples train contains
+    surprise: Surprise | None = None  # the loss and the most likely ids at each position
 
 
 def evaluate_text(

@@ -85,7 +85,7 @@ def evaluate_each(
         return losses, y.numel()
 
     T, losses_each = model.config.T, len(members) + (len(members) > 1)
-    # loss sums (losses_each,) of each pass; begins with zeros, as a rank may have no windows
+    # loss sums (losses_each,) of each pass, after zeros for a rank that has no windows
     passes = [torch.zeros(losses_each, dtype=torch.float32, device=device)]
     scored, stopped, on_cpu = 0, False, device.type == "cpu"
     logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS

@@ -103,7 +103,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 class Scores:
     """Predictions of n consecutive ids of a text."""
 
-    start: int  # position of the first scored id in the text, in ids
+    start: int  # number of ids of the text before the first scored id
     losses: NDArray[np.float32]  # (n,) loss of each id in nats
     contexts: NDArray[np.int64]  # (n,) number of ids from which each id was predicted
     likely: NDArray[np.int64]  # (n, k) the most likely ids, the most likely one first

@@ -22,7 +22,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 LONG_LINE_CHARACTERS = 60  # lines of at least this length rarely occur twice by chance
 MAX_SCANNED_IDS = 2**22  # if val has more ids, only its first lines are looked up in train
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
-# Warn if lines of train make up these fractions of val or more (only long lines; all lines).
+# Warn if at least this fraction of val is in lines of train: in long lines; in all lines.
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
 UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
 

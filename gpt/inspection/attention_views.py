@@ -18,7 +18,7 @@ from gpt.text.vocabulary import Vocabulary
 
 BLOCKS = "·░▒▓█"  # chosen by the square root of a weight, so that small weights are visible
 BLOCKS_LEGEND = "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %."
-TOP_CHARACTERS = 8  # number of the most likely next characters shown at each position
+TOP_CHARACTERS = 8  # at each position, this many of the most likely next characters are shown
 
 
 def draw_head(

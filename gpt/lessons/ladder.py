@@ -18,7 +18,7 @@ from gpt.text.corpus import load_corpus
 
 SEED = 1337
 WINDOWS = ["returns", "the set"]  # the example of the lessons: two windows from python-docs
-LADDER = {  # loss on val after 300 steps on the documentation of Python 3.11, as lessons print it
+LADDER = {  # val loss that lessons print, after 300 steps on the documentation of Python 3.11
     "bigram": 2.3312,
     "average": 2.3335,
     "average of values": 2.2491,
@@ -166,7 +166,7 @@ def attend(
     """Return softmax(q k^T / sqrt(hs)) v, and the weights."""
     scores = q @ k.transpose(-2, -1)  # (..., T, hs) @ (..., hs, T)
     scores = scores / q.shape[-1] ** 0.5  # (..., T, T)
-    if mask is not None:  # True where a query may attend to a key
+    if mask is not None:  # mask: True where a query may attend to a key
         scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(dim=-1)  # each row sums to 1
     return weights @ v, weights

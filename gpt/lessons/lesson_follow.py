@@ -41,8 +41,8 @@ line = in_one_line(vocabulary.decode(ids.tolist()))
 print(*(line[at : at + 76] for at in range(0, len(line), 76)), sep="\n")
 
 # ## From a character to a vector
-# The id of the last character selects a row of the token embedding. If the model has them, n-gram
-# embeddings add rows for the characters before it, and learned positions a row for its position.
+# The id of the last character selects a row of the token embedding. If the model has n-gram
+# embeddings, they add rows for the characters before it; learned positions add a row for its place.
 logits, streams = head_analysis.run_with_streams(model, ids)
 names = [symbol(c) for c in vocabulary.names_of(ids.tolist())]
 print(f"last token: {names[-1]}, id {int(ids[-1])} of {len(vocabulary)}")

@@ -87,9 +87,9 @@ rows = {
 losses = climb(rows, STEPS)
 
 
-# $W_v$ helps: a past character can add something else than its own embedding. The higher loss of
+# $W_v$ helps: a past character can add something other than its own embedding. The higher loss of
 # `one head` is chance: with the seeds 1 and 2 the head ends at 2.20 and 2.19, below `average of
-# values` (2.25 twice). Queries and keys must first be learned, and 300 steps are few. With
+# values` (2.25 with both). Queries and keys must first be learned, and 300 steps are few. With
 # positions a head gains more (lesson `positions`).
 #
 # ## Exercises

@@ -106,7 +106,7 @@ losses = climb({"four heads": four_heads}, STEPS)
 # seeds 1 and 2, four heads reach 2.14 twice, and one head 2.20 and 2.19.)
 #
 # ## Exercises
-# 1. Join the heads by `reshape` without transposing: same shape. Which checks fail, and why?
+# 1. Join heads by `reshape` without transposing: the shape is the same. Which checks fail, and why?
 #
 # ```diff
 # -        y = y.transpose(1, 2).flatten(2)  # (B, t, H * hs)

@@ -153,7 +153,7 @@ check("padding_mask", padding_mask(torch.tensor([2, 4]), 4), wanted)
 # Answers
 #
 # 1. The check "boolean mask = additive mask" fails: `Head` makes its own mask. Position 0 may now
-#    attend to nothing, so softmax gives all positions, also later ones, equal weights.
+#    attend to nothing, so softmax gives equal weights to all positions, even later ones.
 #
 # 2. Compare the positions with the lengths:
 #

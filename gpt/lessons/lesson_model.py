@@ -36,7 +36,7 @@ texts = torch.randint(65, (16, 65))
 loss = loss_of(big, texts[:, :-1], texts[:, 1:])
 table("a new model", {"": [loss, math.log(65)]}, ["loss", "ln V"])
 
-# The logits at the last position depend on all characters, those at the first on one only:
+# The logits at the last position depend on all characters, those at the first only on the first:
 changed = ids.clone()
 changed[:, -1] = (ids[:, -1] + 1) % V
 before, after = model(ids), model(changed)

@@ -88,9 +88,9 @@ table("weight of key 0 after 100 steps", {"": learned}, weights)
 
 
 # Training still works for the scores times 8, but has not moved the scores times 32 in 100 steps. A
-# new head should begin undecided, and become by training as sharp as is useful. Scores of variance
-# 1 allow that at any head size; those of a new `Head` are smaller (lesson `layers`). The order in
-# the code is: scale, mask, softmax.
+# new head should begin undecided, and training should make it as sharp as is useful. Scores of
+# variance 1 allow that at any head size; those of a new `Head` are smaller (lesson `layers`). The
+# order in the code is: scale, mask, softmax.
 #
 # ## Exercises
 # 1. Double the queries. What are the variances of q, of q.k and of the scaled scores?

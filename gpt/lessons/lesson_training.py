@@ -98,8 +98,8 @@ columns = ["neither", "warmup", "warmup, clipping"]
 table("one block: loss on val", by_rate, columns)
 
 
-# At a rate of 0.01 this small model needs no warmup or clipping. At 0.1 warmup lowers the loss by
-# 0.27, and added clipping raises it by 0.06. Larger models and unusual batches can need warmup and
+# At a rate of 0.01 this small model needs no warmup or clipping. At 0.1, warmup lowers the loss by
+# 0.27, and adding clipping raises it by 0.06. Larger models and unusual batches can need warmup and
 # clipping, which cost almost nothing. `gpt train` trains more layers for more steps, with warmup,
 # and clips if train.grad_clip is above 0. Its loop is in gpt/training/trainer.py, a step in
 # gpt/training/step.py, and the rate in gpt/training/schedule.py.

@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    key = torch.tensor(0)  # key in `_dropouts`; torch.compile would recompile for each int
+    key = torch.tensor(0)  # key in `_dropouts`; a tensor: torch.compile recompiles for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""

@@ -186,7 +186,7 @@ class GPT(nn.Module):
         for distance, table in enumerate(self.ngram_embeddings, start=1):
             if cache is not None and T == 1:
                 before = cache.before(distance)  # (B, 1)
-            else:  # shift the ids right; MASKED precedes the first
+            else:  # shift the ids right, and fill the gap with MASKED
                 before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]  # (B, T)
             x += table(before)
         if self.position_embedding is not None:

@@ -98,7 +98,7 @@ def utf8_chunks(
             else:
                 ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                if found := text.count("\ufffd"):  # not only errors: the input may contain U+FFFD
+                if found := text.count("\ufffd"):  # includes any U+FFFD of the input itself
                     replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:

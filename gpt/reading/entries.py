@@ -20,7 +20,7 @@ from gpt.files import CHUNK_BYTES
 from gpt.reading.notices import Skipped
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
+HEAD_BYTES = 8192  # bytes at the start of a file that are read to detect its format and encoding
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
 LONGEST_SHOWN_NAME = 300  # largest length of a file name in a message, in characters
 ARCHIVES = (".zip", ".tar")
@@ -139,7 +139,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
-                yield member.name, Entry(name, content.__enter__, start)  # returns `content`
+                yield member.name, Entry(name, content.__enter__, start)  # a call returns `content`
         # tarfile silently stops at a damaged header; after the real end, all bytes are zero
         file.seek(archive.offset)
         while block := file.read(CHUNK_BYTES):  # reading to the end verifies the checksum

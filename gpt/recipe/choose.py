@@ -33,14 +33,14 @@ from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, Tim
 log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
-USUAL_PROBES = 12  # for each of four sizes: steps with long windows, short windows, and scoring
+USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
 MEMBERS_TIME = 0.9  # with several threads: step time of K members / (K x step time of one model)
-MAX_SPEEDUP = 1.25  # a run that is faster than planned makes at most this x the useful passes
+MAX_SPEEDUP = 1.25  # largest ratio of passes to useful passes in a run that is faster than planned
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
 
-MATCHED_CHARACTERS = 4  # an id is repeated only if at least this many characters before it are, too
+MATCHED_CHARACTERS = 4  # a repeated id follows at least this many characters that are repeated, too
 CHANCE_WINDOWS = 64  # a match is so long that at most 1 of 64 windows repeats it by chance
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
 MAX_SCORED_IDS = 60_000  # largest number of ids, evenly spread over val, to check for repetitions

@@ -84,7 +84,7 @@ def estimate_run(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # a run plans before it samples and saves
+        stopwatch.clock = lambda: start_s  # plan as of `start_s`: a run has not sampled by then
         budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
         config = budget.first_plan()
     train, schedule, whole = config.train, Schedule(config), budget.val_ids

@@ -58,7 +58,7 @@ class Trial(BaseModel):
     asked: StoredConfig  # the config that the user gave; settings can be unset
     is_open: bool = False  # whether gpt chooses unset settings to suit the text and the time
     config: StoredConfig = Config()  # config to train with, including what gpt has chosen
-    text_sha256: str = ""  # hash of the text, to notice that it has changed
+    text_sha256: str = ""  # hash of the text, to detect changes
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ PASSES = (
     (3_000_000, 5.0, 0.01),
     (math.inf, 4.0, 0.01),
 )
-MIN_DROPOUT_PASSES = 2  # a member uses token dropout from this number of passes on
+MIN_DROPOUT_PASSES = 2  # token dropout is not used if a member makes fewer passes
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a model with LARGE_PARAMETERS parameters or more
@@ -67,7 +67,7 @@ class Size(NamedTuple):
 LAYERS = (2, 2, 2, 3, 4, 4, 6, 6, 8, 8, 8, 12, 12)  # n_layer of each size
 CHANNELS = (64, 96, 128, 128, 160, 192, 192, 256, 320, 384, 512, 640, 768)  # C of each size
 SIZES = tuple(map(Size, LAYERS, CHANNELS))
-START_SIZE = Size(2, 128)  # the best size of short runs: see configs/shakespeare_fast.yaml
+START_SIZE = Size(2, 128)  # the best size for short runs: see configs/shakespeare_fast.yaml
 
 
 @dataclass(frozen=True)

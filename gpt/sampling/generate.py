@@ -130,7 +130,7 @@ def generate(
                     if chunk.ended:
                         active.remove(row)
                         break
-        if 0 < len(active) <= len(samples) // 2:  # only at half, because `select` copies caches
+        if 0 < len(active) <= len(samples) // 2:  # rarely, because `select` copies caches
             generator.select(sorted(active))
             samples = [samples[row] for row in sorted(active)]
             active = set(range(len(samples)))
@@ -147,7 +147,7 @@ def generate_text(
     step: int = 0,
 ) -> str:
     """Return `length` characters that `model` adds to `prompt`, seeded by `seed` and `step`."""
-    if length == 0:  # without an engine, which copies the weights
+    if length == 0:  # do not create an engine, which would copy the weights
         return ""
     ids, streams = encode_prompt(prompt, vocabulary), sample_streams(seed, [0], step)
     chunks = generate(engine_of(model, 1), vocabulary, [ids], streams, length=length, rules=rules)

@@ -175,7 +175,7 @@ def _activate(h: Singles, activation: str) -> Singles:
 
 def _attend(
     q: Singles,  # (K, n, H, t, hs)
-    k: Singles,  # (K, n, H, end, hs), keys of all `end` positions
+    k: Singles,  # (K, n, H, end, hs), keys of positions 0 to end - 1
     v: Singles,  # (K, n, H, end, vs)
     future: NDArray[np.bool_] | None,  # (n, 1, t, end), True for the keys that a query must ignore
     scale: np.float32,  # factor of the scores

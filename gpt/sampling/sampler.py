@@ -37,7 +37,7 @@ def log_softmax(logits: Floats) -> Floats:
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
     """Divide the logits by `temperature`; above 1, likely ids are drawn less often."""
-    with np.errstate(over="ignore"):  # a very small temperature makes differences infinite
+    with np.errstate(over="ignore"):  # dividing by a very small temperature can give -inf
         cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
     return cooled
 

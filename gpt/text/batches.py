@@ -31,7 +31,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     for epoch in np.unique(epochs):
         stream, drawn = random_stream(seed, "batch", int(epoch)), epochs == epoch
         offset = int(stream.integers(last))
-        # starts wrap around at `last`, so that each window ends before the end of the text
+        # the starts wrap around at `last`, so that each window ends before the end of the text
         starts[drawn] = (offset + T * shuffled(positions[drawn], count, stream)) % last
     windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 HASHED_BYTES = 2**26  # largest total size of files whose content is hashed to detect changes
 STDIN_FOLDER = "stdin"  # name of the folder of texts from standard input, in the cache
-UNUSED_S = 86_400  # age in seconds from which a text from standard input is removed from the cache
+UNUSED_S = 86_400  # seconds after which the cached copy of a text from standard input is removed
 STDIN = "-"
 STORED_INPUT = "standard_input.txt"  # name of the copy of standard input in a run or sweep
 _EXAMPLE = "pipe one in, such as: gpt train - < my.txt"

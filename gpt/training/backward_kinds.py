@@ -177,7 +177,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     if ranks.size == 1:
         return module
     ranks.wait()  # compiling may have taken longer on one rank than on another
-    with warnings.catch_warnings():  # torch 2.9 lacks the new name of broadcast_buffers
+    with warnings.catch_warnings():  # broadcast_buffers is deprecated; torch 2.9 lacks its new name
         warnings.simplefilter("ignore", FutureWarning)
         wrapped = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
     rehearse(wrapped)

@@ -69,7 +69,7 @@ class Evaluator:
             if reason and "val_loss" not in losses:
                 losses |= self._score(step, "val_loss", ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best()
-                if not early and losses["val_loss"] < best_val_loss:  # this step is better
+                if not early and losses["val_loss"] < best_val_loss:  # the best on all of val
                     is_best, best_val_loss = True, losses["val_loss"]
                     progress.set_best(step)
             self.reason_to_stop, progress.best_val_loss = reason, best_val_loss
@@ -126,7 +126,7 @@ class Evaluator:
             best_val_loss_per_character=self.units.per_character(best),
             bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
-            elapsed_s=round(self.progress.elapsed_s, 1),  # time until the last checkpoint
+            elapsed_s=round(self.progress.elapsed_s, 1),  # training up to the last checkpoint
             trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
         )
 

@@ -123,7 +123,7 @@ def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        reason = " ".join(str(error).split()).partition(" For further information")[0]  # cut a link
+        reason = " ".join(str(error).split()).partition(" For further information")[0]  # drop links
         raise CheckpointError(
             f"{context.name}/checkpoints/step-{step}: its training state does not fit this model "
             f"({reason:.200}); start a new run"

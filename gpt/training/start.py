@@ -82,7 +82,7 @@ def train_run(
             )
             if is_new:
                 state = new_state(context, probed)
-                # make the folder last, because the calls above can fail
+                # create the folder only now, because the calls above can fail
                 folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)
         with locked(context.folder) if ranks.rank == 0 else nullcontext():

@@ -29,7 +29,7 @@ CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the comma
 TOLERANCE = 0.03  # a larger error, as a fraction of the remaining steps, changes the plan
 CURVE_PART = 0.03  # largest fraction of train.minutes for all evaluations but the last
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
-REDUCED_VAL = 0.2  # fraction of WHOLE_PART that scoring val takes after val was made smaller
+REDUCED_VAL = 0.2  # if val is made smaller: the fraction of WHOLE_PART that scoring it takes
 MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 MIN_STEP_S = 1e-6  # seconds; avoids a division by 0
 
@@ -233,7 +233,7 @@ class TimeBudget:
         schedule, train = Schedule(self.config), self.config.train
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))
-        before_last = schedule.times_due(train.eval_every) - 1  # the last one scores all of val
+        before_last = schedule.times_due(train.eval_every) - 1  # the last evaluation scores all val
         affordable_s = CURVE_PART * self.limit_s
         whole_s = before_last * self.score_s(self.val_ids)
         if not train.eval_characters and whole_s > affordable_s:

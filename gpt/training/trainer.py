@@ -40,7 +40,7 @@ class Trainer:
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
         self.callbacks: list[Callback] = []  # `fit` opens and closes these
-        self.unread: list[StepResult] = []  # results of the last steps
+        self.unread: list[StepResult] = []  # results of the newest steps
         self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
         self.timed_characters, self.timed_s = 0, 0.0  # totals since the pace was last logged

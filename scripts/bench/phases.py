@@ -44,8 +44,8 @@ def phases(
         command = [sys.executable, "-c", program, "train", *([str(text)] if text else [])]
         command += ["--config", config, "--run-dir", str(Path(folder, "run"))]
         scripts = Path(__file__).resolve().parents[1]
-        paths = os.pathsep.join((str(scripts), str(scripts.parent)))
-        environment = os.environ | {"PYTHONPATH": paths}
+        paths = str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH", "")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
         seconds: dict[str, float] = json.loads(report.read_text())
         whole = time.time() - began
