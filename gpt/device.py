@@ -1,5 +1,6 @@
 """Set how torch computes: device, precision, threads, modes, compiler, graphs."""
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -250,6 +251,21 @@ class SkipInitialization(TorchFunctionMode):
         return named["tensor"] if draws else func(*args, **named)
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable Python's garbage collector in a `with` block.
+
+    If it frees an old graph, a capture fails (github.com/pytorch/pytorch/pull/161037).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def replayed(
     step: Callable[[], R], device: torch.device, generator: torch.Generator | None = None
 ) -> Callable[[], R]:
@@ -279,7 +295,8 @@ def replayed(
                 # capture stream is on the device of the first graph of this process
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 mode = "thread_local"  # by default, allocations by other threads would fail
-                with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+                capture = torch.cuda.graph(graph, stream=stream, capture_error_mode=mode)
+                with _capturing, _no_garbage_collection(), capture:
                     output = step()
             graph.replay()
         return output

@@ -8,6 +8,7 @@ generators of another, and `count_syncs` tells how often the CPU had to wait for
 After PyTorch's own test/test_privateuseone_python_backend.py.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -246,7 +247,9 @@ class PretendedCuda:
         """As in torch, graphs without a stream share one on the first GPU of the process.
 
         In the default mode, CUDA refuses most calls of other threads; in any, a second capture.
+        Bug: the garbage collector freed the graph of an earlier sample, which ended the capture.
         """
+        assert not gc.isenabled()
         assert stream is not None
         assert capture_error_mode == "thread_local"
         assert not self.is_capturing
