@@ -46,7 +46,10 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(corpus, compile
 
 
 def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatch):
-    """Nine steps with dropout and two lengths of windows, of which CUDA graphs replay five."""
+    """Bug: every replayed step returned the loss of the newest one.
+
+    CUDA graphs replay five of nine steps, which have dropout and two lengths of windows.
+    """
     config = small(
         device="cuda", model__dropout=0.3, train__steps=11, model__T=12, train__first_window=4,
         train__precision="fp32", train__compile="off",

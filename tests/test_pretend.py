@@ -177,7 +177,7 @@ def test_a_run_that_is_shorter_than_the_compiler_is_not_compiled():
     cuda, long = torch.device("cuda"), {"train__steps": 10**9, "train__batch_size": 997}
     short = long | {"train__minutes": 0.5}  # Bug: the steps before the plan decided
     cases: list[Any] = [({}, "off"), (long, "auto"), ({"train__compile": "on"}, "on")]
-    for changes, mode in [*cases, (short, "off"), ({"train__minutes": 2.0}, "auto")]:
+    for changes, mode in [*cases, (short, "off"), ({"train__minutes": 4.0}, "auto")]:
         config = with_compile_choice(small(**changes), model_on(CPU), cuda)
         assert config.train.compile == mode
         assert with_compile_choice(small(**changes), model_on(CPU), CPU) == small(**changes)
@@ -257,10 +257,12 @@ def test_the_recipe_compiles_no_model_to_measure_it(corpus, counter):
 def test_steps_leave_the_weights_that_they_leave_on_a_cpu(corpus, pretend, changes):
     here, there = (step_on(device, corpus, **changes) for device in (CPU, pretend))
     for i in range(5):
+        if there.recorded:
+            there.recorded(*there.draw_batch(i), 0.0)  # changes nothing
         for one, other in zip(here(i), there(i), strict=True):
-            assert one.equal(other.cpu())
+            torch.testing.assert_close(one, other.cpu())
     for one, other in zip(tensors_of(here), tensors_of(there), strict=True):
-        assert one.equal(other)
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -341,13 +343,14 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(corpus, pretend, ensem
     train_run(small(**changes, **stops, device="auto"), corpus, Path("part"))
     assert metrics_of(Path("part"))[-1]["step"] == 2
     train_run(small(**changes, device="auto"), corpus, Path("part"), mode="resume")
-    assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
+    for ours, expected in zip(metrics_of(Path("whole")), metrics_of(Path("cpu")), strict=True):
+        assert ours == pytest.approx(expected, rel=1e-6)
     cpu, whole, part = (
         read_checkpoint(Path(name), "last").weights for name in ("cpu", "whole", "part")
     )
     for name, weights in cpu.items():
-        assert (weights == whole[name]).all()
-        assert (weights == part[name]).all()
+        np.testing.assert_allclose(weights, whole[name], rtol=1e-5, atol=1e-7)
+        assert (whole[name] == part[name]).all()
 
 
 @pytest.mark.parametrize("make", [model_on, ensemble_on])

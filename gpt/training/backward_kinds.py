@@ -1,4 +1,4 @@
-"""The kinds of backward passes: in threads of a CPU, as a CUDA graph, or on several ranks.
+"""The kinds of backward passes: in threads of a CPU, or on several ranks; and a CUDA graph.
 
 A rank is one of the processes that train one model. Each rank computes the gradient of its share
 of the batch. DistributedDataParallel averages the gradients during the last backward pass of a step
@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gpt.config.schema import Config
-from gpt.device import replayed, select_precision, set_threads_here
+from gpt.device import replayed, set_threads_here
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import DeviceError, TrainingError
 from gpt.model.transformer import GPT
-from gpt.training.gradients import Backward, Parts, fuses_head
+from gpt.training.gradients import Backward, Parts
 
 # How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. They take
 # 4 MB, and the MLP's activations take 16 MB. malloc returns blocks above 32 MB to the system, and
@@ -37,41 +37,38 @@ def make_backward(config: Config, model: GPT, device: torch.device, ranks: Ranks
     """Return the fastest Backward for `device`."""
     if device.type == "cpu":
         return WorkerBackward(config, model, device, ranks)
-    can_record = (
-        device.type != "mps"
-        and ranks.size == config.train.accumulation == 1
-        and not fuses_head(model.head.out_features, ranks)
-        and select_precision(config.train.precision, device) != torch.float16
-    )
-    kind = RecordedBackward if can_record else Backward
-    return kind(config, model, device, ranks)
+    return Backward(config, model, device, ranks)
 
 
-class RecordedBackward(Backward):
-    """Backward pass that is recorded as a CUDA graph, which starts all kernels at once.
+class RecordedUpdate:
+    """Calls `update`, which is `TrainStep.update`; on CUDA, it is replayed as a graph.
 
-    A new graph is recorded when the shape of the batch changes. Without CUDA, none is recorded.
+    A new graph is recorded when the shape of the batch changes. `masks` draws the dropout masks.
     """
 
-    inputs: tuple[Tensor, ...] = ()  # x and y that `replay` reads
+    def __init__(
+        self,
+        update: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+        device: torch.device,
+        masks: torch.Generator | None,
+    ) -> None:
+        self.update, self.device, self.masks = update, device, masks
+        self.x, self.y, self.lr_factor = (torch.empty(0, device=device) for _ in range(3))
 
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set each parameter's `.grad` for the batch `x`, `y`, (B, T) each; return the loss."""
-        if not self.inputs or self.inputs[0].shape != x.shape:
-            self.inputs = tuple(torch.empty_like(ids, device=self.device) for ids in (x, y))
-            self.replay = replayed(self._compute_inputs, self.device, self.masks)
-        for static, new in zip(self.inputs, (x, y), strict=True):
-            static.copy_(self.pinned(new), non_blocking=True)
-        loss, gradients = self.replay()
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return loss
+    def __call__(self, x: Tensor, y: Tensor, lr_factor: float) -> tuple[Tensor, Tensor]:
+        """Update the weights by a batch `x`, `y` on the CPU; return its loss and gradient norm."""
+        if self.x.shape != x.shape:
+            self.x, self.y = (torch.empty_like(ids, device=self.device) for ids in (x, y))
+            self.lr_factor = torch.empty((), dtype=torch.float32, device=self.device)
+            self.replay = replayed(self._update, self.device, self.masks)
+        self.x.copy_(x, non_blocking=True)
+        self.y.copy_(y, non_blocking=True)
+        self.lr_factor.fill_(lr_factor)
+        loss, norm = self.replay()
+        return loss.clone(), norm.clone()  # the next replay overwrites `loss` and `norm`
 
-    def _compute_inputs(self) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the loss, and the gradient of each parameter, for the batch `self.inputs`."""
-        self.model.zero_grad(set_to_none=True)
-        loss = self.accumulate([(self.inputs[0], self.inputs[1])])
-        return loss, [parameter.grad for parameter in self.parameters]
+    def _update(self) -> tuple[Tensor, Tensor]:
+        return self.update(self.x, self.y, self.lr_factor)
 
 
 class WorkerBackward(Backward):

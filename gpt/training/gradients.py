@@ -27,7 +27,7 @@ class Backward:
     """Sets `.grad` of each parameter to the gradient of a batch's mean loss.
 
     The batch is divided into `train.accumulation` parts, which are computed one after another.
-    WorkerBackward overrides `parts` and `accumulate`, RecordedBackward overrides `compute`.
+    WorkerBackward overrides `parts` and `accumulate`.
     """
 
     def __init__(self, config: Config, model: GPT, device: torch.device, ranks: Ranks) -> None:
@@ -38,33 +38,38 @@ class Backward:
         self.precision = select_precision(config.train.precision, device)
         self.scaler = LossScaler(device, self.precision)
         self.characters = config.train.batch_size * config.model.T  # ids in the batch of all ranks
+        self.can_record = (  # a CUDA graph
+            device.type not in ("cpu", "mps")
+            and ranks.size == config.train.accumulation == 1
+            and not self.fused
+            and self.precision != torch.float16
+        )
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
             set_generator(model, self.masks)
 
-    def __call__(self, x: Tensor, y: Tensor, step: int) -> Tensor:
-        """Set each parameter's `.grad` for two CPU tensors (B, T), inputs `x` and targets `y`.
-
-        The dropout masks depend on `step`. Return this rank's part of the mean loss. Raise
-        TrainingError if memory runs out.
-        """
-        self.model.train()  # an evaluated or loaded model is in evaluation mode
-        self.model.zero_grad(set_to_none=True)
+    def seed_masks(self, step: int) -> None:
+        """Draw the dropout masks of the next backward pass from a seed that depends on `step`."""
         if self.masks is not None:
             rank = self.ranks.rank
             purpose = f"dropout of rank {rank}" if rank > 0 else "dropout"
             self.masks.manual_seed(derive_seed(self.config.seed, purpose, step))
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Set each parameter's `.grad` for the inputs `x` and the targets `y`, (B, T) each.
+
+        Return this rank's part of the mean loss. Raise TrainingError if memory runs out.
+        """
+        self.model.train()  # an evaluated or loaded model is in evaluation mode
+        self.model.zero_grad(set_to_none=True)
         windows = math.ceil(len(x) / self.config.train.accumulation)
         with explaining_lack_of_memory(
             f"not enough memory on {self.device} for {windows} windows of {x.shape[1]} characters",
             "use a larger train.accumulation, which changes results only by rounding, or a smaller "
             "model.T, model.C or model.n_layer",
         ):
-            return self.compute(x, y)
-
-    def compute(self, x: Tensor, y: Tensor) -> Tensor:
-        """Set each parameter's `.grad` for `x` and `y`, (B, T), on the CPU; return the loss."""
-        return self.accumulate(self.parts(self.on_device(x), self.on_device(y)))
+            x, y = (ids.to(self.device, non_blocking=True) for ids in (x, y))
+            return self.accumulate(self.parts(x, y))
 
     def accumulate(self, parts: Parts) -> Tensor:
         """Add the gradients of each part to `.grad`; return the sum of the parts' losses."""
@@ -102,14 +107,6 @@ class Backward:
         """Divide `x` and `y`, (B, T) each, into parts that are computed one after another."""
         count = self.config.train.accumulation
         return [*zip(x.chunk(count), y.chunk(count), strict=True)]
-
-    def on_device(self, ids: Tensor) -> Tensor:
-        """Copy `ids` to the device. On CUDA, the copy overlaps computations."""
-        return self.pinned(ids).to(self.device, non_blocking=True)
-
-    def pinned(self, ids: Tensor) -> Tensor:
-        """Return `ids` in pinned memory if the device is CUDA, else `ids`."""
-        return ids.pin_memory() if self.device.type == "cuda" else ids
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:

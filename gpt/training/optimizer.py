@@ -33,10 +33,11 @@ class Optimizer:
         """List of the gradients of the parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
-    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+    def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        If `skip`, a scalar bool tensor, is true, nothing changes. The CPU does not wait for `skip`.
+        If `skip`, a scalar bool tensor, is true, nothing changes. The CPU does not wait for `skip`,
+        nor for `lr_factor`, which may be a tensor if `skip` is given.
         """
         raise NotImplementedError
 
@@ -78,7 +79,7 @@ class AdamW(Optimizer):
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
     @torch.no_grad()
-    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+    def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`."""
         found_inf = None if skip is None else skip.float()  # 1.0 makes the kernel do nothing
         torch._foreach_add_(self.state["steps"], 1)
@@ -133,7 +134,7 @@ class Muon(Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+    def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`.
 
         The number of kernels limits the speed on an accelerator. `torch._foreach_` operations
@@ -142,10 +143,8 @@ class Muon(Optimizer):
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
         gradients = update_means(momentum, self.gradients, self.MOMENTUM, skip)
         directions = torch._foreach_lerp(gradients, momentum, self.MOMENTUM)  # Nesterov momentum
-        decay = 1 - rate * self.weight_decay
-        torch._foreach_mul_(
-            self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)
-        )
+        decay = rate * self.weight_decay
+        torch._foreach_mul_(self.parameters, 1 - (decay if skip is None else ~skip * decay))
         matrices, steps = self._split(self.parameters), self._split([*directions])
         by_shape: dict[torch.Size, list[int]] = {}  # indices of the matrices with each shape
         for i, step in enumerate(steps):
@@ -153,10 +152,12 @@ class Muon(Optimizer):
         for (height, width), same in by_shape.items():
             squares = [self.state["square"][i] for i in same]
             even = self._equalise(torch.stack([steps[i] for i in same]), squares, skip)
-            if skip is not None:  # contiguous, so that `_foreach_add_` starts only one kernel
-                even = even.masked_fill_(skip, 0.0).contiguous()
-            alpha = -rate * max(1, height / width) ** 0.5
-            torch._foreach_add_([matrices[i] for i in same], [*even], alpha=alpha)
+            alpha, updated = -rate * max(1, height / width) ** 0.5, [matrices[i] for i in same]
+            if skip is None:
+                torch._foreach_add_(updated, [*even], alpha=alpha)
+            else:  # contiguous, so that `_foreach_add_` starts only one kernel
+                even = even.mul_(alpha).masked_fill_(skip, 0.0).contiguous()
+                torch._foreach_add_(updated, [*even])
 
     def _split(self, tensors: list[Tensor]) -> list[Tensor]:
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
@@ -257,7 +258,9 @@ class LossScaler:
         for optimizer in optimizers:
             self.scaler.unscale_(optimizer)
 
-    def update(self, optimizers: Sequence[Optimizer], lr_factor: float, skip: Tensor) -> None:
+    def update(
+        self, optimizers: Sequence[Optimizer], lr_factor: float | Tensor, skip: Tensor
+    ) -> None:
         """Update the weights by all `optimizers`, unless `skip`, a scalar bool tensor, is true."""
         for optimizer in optimizers:
             if not self.must_wait:

@@ -13,7 +13,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
-from gpt.training.backward_kinds import data_parallel, make_backward
+from gpt.training.backward_kinds import RecordedUpdate, data_parallel, make_backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 
@@ -43,6 +43,8 @@ class TrainStep:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
         self.ids = ids
         self.backward = make_backward(config, model, device, ranks)
+        recorded = RecordedUpdate(self.update, device, self.backward.masks)
+        self.recorded = recorded if self.backward.can_record else None
         self.scaler, self.precision = self.backward.scaler, self.backward.precision
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
         muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32
@@ -59,10 +61,16 @@ class TrainStep:
         an accelerator, the call can return before both are computed, except in float16 and on MPS.
         Raise TrainingError if memory runs out.
         """
-        # 1. draw the input ids and the target ids, (B, T) each
+        # 1. draw the input ids and the target ids, (B, T) each, and seed the dropout masks
         x, y = self.draw_batch(step)
+        # the learning rates of AdamW and Muon are `lr_factor` times their peaks
+        lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
+        return (self.recorded or self.update)(x, y, lr_factor)
+
+    def update(self, x: Tensor, y: Tensor, lr_factor: float | Tensor) -> StepResult:
+        """Update the weights with one batch, unless `lr_factor` is 0; see `__call__`."""
         # 2. forward and backward: set `.grad` of each parameter
-        loss = self.backward(x, y, step)
+        loss = self.backward(x, y)
         if self.ranks.size > 1:
             torch.distributed.all_reduce(loss)
         # 3. clip the gradient's norm to `train.grad_clip`, unless that is 0
@@ -71,16 +79,19 @@ class TrainStep:
         norm = torch.nn.utils.get_total_norm(gradients)
         if max_norm := self.config.train.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, max_norm, norm)
-        # 4. update; the learning rates of AdamW and Muon are `lr_factor` times their peaks
-        lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
-        skip = ~(loss.isfinite() & norm.isfinite())
+        # 4. update
+        skip = ~(loss.isfinite() & norm.isfinite()) | (lr_factor == 0)
         self.scaler.update(self.optimizers, lr_factor, skip)
         return loss, norm
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them; the caller measures the time."""
-        self.backward(*self.draw_batch(step), step)
-        self.model.zero_grad(set_to_none=True)
+        x, y = self.draw_batch(step)
+        if self.recorded:
+            self.recorded(x, y, 0.0)
+        else:
+            self.backward(x, y)
+            self.model.zero_grad(set_to_none=True)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
@@ -89,18 +100,19 @@ class TrainStep:
         self.schedule = schedule
 
     def draw_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Draw this rank's inputs and targets (B, T) for `step`, on the CPU.
+        """Draw this rank's inputs and targets (B, T) for `step`, and seed its dropout masks.
 
-        With `model.character_dropout`, random input ids are replaced by `MASKED`, whose embedding
-        is zero. Both tensors are contiguous, because CUDA copies non-contiguous tensors through
-        pageable memory, which is slower.
+        Both tensors are on the CPU. They are contiguous and, for CUDA, in pinned memory, from which
+        a copy to the device overlaps computations. With `model.character_dropout`, random input ids
+        are replaced by `MASKED`, whose embedding is zero.
         """
+        self.backward.seed_masks(step)
         B, T = self.schedule.shape(step)
         x, y = batch(self.ids, B, T, seed=self.config.seed, step=step)
         if p := self.config.model.character_dropout:
             x = token_dropout(x, p, seed=self.config.seed, step=step)
-        share = self.ranks.share(B)
-        return x[share].contiguous(), y[share].contiguous()
+        x, y = (ids[self.ranks.share(B)].contiguous() for ids in (x, y))
+        return (x.pin_memory(), y.pin_memory()) if self.device.type == "cuda" else (x, y)
 
     @property
     def members(self) -> list["TrainStep"]:
@@ -120,7 +132,7 @@ class TrainStep:
         """
         self.backward.forward = forward
         for step in self.schedule.steps_of_each_shape():
-            self.backward(*self.draw_batch(step), step)
+            self.backward(*self.draw_batch(step))
 
     def state_dict(self) -> TrainingState:
         """Return the state of the optimizers and, in float16, of the LossScaler."""
