@@ -59,6 +59,8 @@ def training_bytes(
     workers = worker_count(config, device, ranks)
     is_threaded = supports_threads(config, device, ranks)
     members_at_once = min(K, torch.get_num_threads()) if is_threaded else 1
+    if device.type == "cuda":  # a CUDA graph of each member keeps its memory
+        members_at_once = K
     windows = math.ceil(train.batch_size / (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
