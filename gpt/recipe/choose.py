@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
 USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
-MEMBERS_TIME = 0.9  # with several threads: step time of K members / (K x step time of one model)
+# Step time of K members / (K x step time of one model), by device type; 1 with one CPU thread.
+MEMBERS_TIME = {"cpu": 0.9, "cuda": 0.6}
 MAX_SPEEDUP = 1.25  # largest ratio of passes to useful passes in a run that is faster than planned
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
@@ -128,7 +129,7 @@ class _Chooser:
 
         From the second call on, return 0 if the model would not fit into memory.
         """
-        config = self._config(_shortest_run(size)).changed(model={"ensemble": 1})
+        config = self._config(self._shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):
             return 0.0
         stopwatch = self._time_temporary_model(config)
@@ -146,13 +147,26 @@ class _Chooser:
         sizes = []
         for size in dict.fromkeys(size._replace(**given) for size in SIZES):
             try:
-                self._config(_shortest_run(size))
+                self._config(self._shortest_run(size))
                 sizes.append(size)
             except ConfigError as error:  # such as a number of heads that does not divide C
                 errors.append(error)
         if not sizes:
             raise errors[0]
         return sizes
+
+    def _shortest_run(self, size: Size) -> Choice:
+        """Return the shortest run for which table.py can prefer `size` to a smaller size.
+
+        On an accelerator, which needs more time per character in small steps, a member's run may be
+        shorter.
+        """
+        characters = table.MIN_SEEN_PER_PARAMETER * size.parameters
+        if self.device.type != "cpu":
+            characters = min(
+                characters, round(table.useful_passes(self.train_ids)[0] * self.train_ids)
+            )
+        return Choice(size, characters)
 
     def _config(self, choice: Choice) -> Config:
         """Return the config for `choice`; settings that the user gave take precedence."""
@@ -196,7 +210,8 @@ class _Chooser:
         """Estimate seconds per step and scored character of an ensemble from those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
-        members_time = K * MEMBERS_TIME if K > 1 and torch.get_num_threads() > 1 else K
+        is_parallel = K > 1 and (self.device.type != "cpu" or torch.get_num_threads() > 1)
+        members_time = K * (MEMBERS_TIME.get(self.device.type, 1.0) if is_parallel else 1.0)
         step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
         steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}
         return steps | {CHARACTER: K * one[CHARACTER]}
@@ -210,11 +225,6 @@ def reads_better_as_bytes(corpus: Corpus) -> bool:
     """
     bytes_per_character = corpus.val_bytes / corpus.val_characters
     return len(corpus.vocabulary) >= MANY_IDS and bytes_per_character <= MAX_BYTES_PER_CHARACTER
-
-
-def _shortest_run(size: Size) -> Choice:
-    """Return the shortest run for which table.py can prefer `size` to a smaller size."""
-    return Choice(size, table.MIN_SEEN_PER_PARAMETER * size.parameters)
 
 
 def _window_length(corpus: Corpus, base: Config, size: Size) -> int:

@@ -102,17 +102,21 @@ def largest_size(
     """Choose a size by rule 1; return it, and how many characters its model would see.
 
     `sizes` are in ascending order. `seen(size)` is how many characters a model of that size would
-    see in the run's time. It is called for larger and larger sizes until the result is too low.
+    see in the run's time. It is called for larger and larger sizes until the result is too low, but
+    not for sizes below one that sees enough even at a speed inverse to its number of parameters.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
-    start = max(0, sum(size.parameters <= START_SIZE.parameters for size in allowed) - 1)
-    best = allowed[start], seen(allowed[start])
-    for size in allowed[start + 1 :]:
-        characters = seen(size)
-        if characters < MIN_SEEN_PER_PARAMETER * size.parameters:
+    i = max(0, sum(size.parameters <= START_SIZE.parameters for size in allowed) - 1)
+    best = allowed[i], seen(allowed[i])
+    while i + 1 < len(allowed):
+        work = best[1] * best[0].parameters
+        fast = sum(MIN_SEEN_PER_PARAMETER * size.parameters**2 <= work for size in allowed)
+        i = max(i + 1, fast - 1)
+        characters = seen(allowed[i])
+        if characters < MIN_SEEN_PER_PARAMETER * allowed[i].parameters:
             break
-        best = size, characters
+        best = allowed[i], characters
     return best
 
 

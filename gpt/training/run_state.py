@@ -28,13 +28,14 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import Update, build_step, computed_with, with_compile_choice
 from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.step import StepResult
+from gpt.training.step import MAX_UNREAD_STEPS, StepResult
 from gpt.training.time_budget import Seconds, Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by a larger factor
 
+WARMUP_STEPS = {"cuda": MAX_UNREAD_STEPS}  # see `Stopwatch`; by device type
 MAX_SKIPPED_STEPS = 3  # number of skipped steps in a row that causes a rollback
 MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 
@@ -59,7 +60,7 @@ def new_state(context: RunContext, probed: Seconds | None) -> RunState:
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
     update = build_step(config, model, context.device, ranks, corpus.train)
-    stopwatch = Stopwatch(context.clock, probed)
+    stopwatch = Stopwatch(context.clock, probed, WARMUP_STEPS.get(context.device.type, 0))
     if config.train.minutes is not None and not probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
@@ -144,7 +145,8 @@ def _resumed_plan(
     is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
-    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
+    stopwatch = Stopwatch(context.clock, warmup=WARMUP_STEPS.get(context.device.type, 0))
+    schedule = Schedule(config)
     schedule.lr_scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)

@@ -1,12 +1,14 @@
 """Predict how long work will take, and how many steps fit into `train.minutes`."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.section import MAX_COUNT
+from gpt.device import EAGER_STEPS
 from gpt.distributed import Ranks
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate, timed_ids
@@ -40,10 +42,14 @@ class Stopwatch:
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
     character of val), and SAMPLING (the sample and the checkpoint after an evaluation).
     `probed` contains the seconds of steps and of a character that were measured before training.
+    The first steps with each T are slower on CUDA; the times of `warmup` steps are not recorded.
     """
 
-    def __init__(self, clock: Callable[[], float], probed: Seconds | None = None) -> None:
-        self.clock = clock
+    def __init__(
+        self, clock: Callable[[], float], probed: Seconds | None = None, warmup: int = 0
+    ) -> None:
+        self.clock, self.warmup = clock, warmup
+        self._steps = Counter[int]()  # number of steps with each T, up to `warmup`
         self.probed = dict(probed or {})
         self.seconds: dict[int | str, float] = {}  # mean of each kind of work, in training
         self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count), not averaged yet
@@ -56,6 +62,9 @@ class Stopwatch:
     def lap(self, work: int | str, times: int = 1) -> float:
         """Count the seconds since the last lap as `times` x `work`; return these seconds."""
         before, self._since = self._since, self.clock()
+        if isinstance(work, int) and self._steps[work] < self.warmup:
+            self._steps[work] += times
+            return self._since - before
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
         return self._since - before
@@ -101,6 +110,8 @@ class Stopwatch:
         for number in schedule.steps_of_each_shape():
             T = schedule.shape(number)[1]
             if T not in self.probed:
+                for _ in range(EAGER_STEPS + 1 if update.device.type == "cuda" else 0):
+                    step(number)  # the last of these steps records a CUDA graph
                 self.probed[T] = self.time(partial(step, number), ranks, seconds)
         part = val[: timed_ids(config.model.T, update.device) + 1]
         score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
