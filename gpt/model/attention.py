@@ -94,7 +94,9 @@ class CausalSelfAttention(nn.Module):
         qk, v = self.qkv(x).split([queries + keys, values], dim=-1)  # (B, T, 2 H hs), (B, T, H vs)
         qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs)
         if self.qk_norm:
-            qk = F.layer_norm(qk, qk.shape[-1:])
+            # on CUDA, autocast would compute this, and then the rotation, in float32
+            with torch.autocast(qk.device.type, enabled=False):
+                qk = F.layer_norm(qk, qk.shape[-1:])
         if self.rotary is not None:
             qk = self.rotary(qk, positions)
         q, k = qk.chunk(2, dim=1)  # (B, H, T, hs) each
