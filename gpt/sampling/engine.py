@@ -1,5 +1,6 @@
 """Choose an engine, which computes logits to sample from, and estimate its memory use."""
 
+import sys
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +17,8 @@ from gpt.sampling.stopping import UTF8_BYTES
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
-CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
+# Bytes of weights that a CPU reads in the time that a GPU takes to start, and in half a second.
+CPU_BYTES, FEW_CPU_BYTES = 2e11, 1e10
 UNKNOWN_LENGTH = 1000  # assumed length, in characters, of a sample that only a stop string ends
 PREFILL_CHARACTERS = 2048  # largest number of characters per prefill; more would save no time
 TEXT_BYTES = 100  # largest memory, in bytes, of a character that waits to be shown
@@ -44,8 +46,9 @@ def open_engine(
     """Return an engine for B texts, after checking that there is enough memory.
 
     On a CPU, the engine uses numpy, because importing torch takes seconds. If `device` is auto, the
-    CPU is used without a GPU, or if the CPU samples all texts in seconds. `length` is the number of
-    characters of each sample (None if unknown), `prompt` the number of ids of the longest prompt.
+    CPU is used without a GPU, or if the CPU samples all texts in seconds (if this process already
+    uses a GPU: in half a second). `length` is the number of characters of each sample (None if
+    unknown), `prompt` the number of ids of the longest prompt.
 
     Raises:
         DeviceError: the device does not exist.
@@ -53,8 +56,10 @@ def open_engine(
     """
     config, weights, vocabulary = checkpoint.config.model, checkpoint.weights, checkpoint.vocabulary
     characters = B * (UNKNOWN_LENGTH if length is None else length)
-    small = characters * sum(array.nbytes for array in weights.values()) < CPU_BYTES
-    if device == "auto" and small:
+    loaded = sys.modules.get("torch")
+    uses_gpu = loaded is not None and loaded.cuda.is_initialized()
+    weight_bytes = characters * sum(array.nbytes for array in weights.values())
+    if device == "auto" and weight_bytes < (FEW_CPU_BYTES if uses_gpu else CPU_BYTES):
         device = "cpu"
     free = None
     if device != "cpu":
