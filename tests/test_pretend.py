@@ -265,6 +265,28 @@ def test_steps_leave_the_weights_that_they_leave_on_a_cpu(corpus, pretend, chang
         torch.testing.assert_close(one, other)
 
 
+def test_each_replayed_step_returns_its_own_loss(corpus, pretend, monkeypatch):
+    """Bug: each returned the loss of the newest, whose number a CUDA graph writes over the old."""
+
+    def as_graph(step, *_):
+        outputs = []
+
+        def replay():
+            results = step()
+            outputs[:] = outputs or results
+            for output, result in zip(outputs, results, strict=True):
+                output.copy_(result)
+            return outputs
+
+        return replay
+
+    expected = step_on(pretend, corpus)
+    monkeypatch.setattr("gpt.training.backward_kinds.replayed", as_graph)
+    step = step_on(pretend, corpus)
+    results = [step(i) for i in range(5)]
+    assert step.read(results) == expected.read([expected(i) for i in range(5)])
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_cpu_waits_for_no_step(corpus, pretend, optimizer):
     """It once did twice, for the loss and for the norm."""
@@ -413,6 +435,16 @@ def test_the_cpu_waits_for_an_evaluation_once(pretend, make):
         assert syncs() == 1
     assert passes == 2  # the windows of T characters, and the last, shorter one
     assert loss == pytest.approx(evaluate(make(CPU), ids), rel=1e-6)
+
+
+def test_a_plan_ignores_the_steps_that_record_graphs():
+    """Bug: on CUDA, they took half a second each, so a run of a minute ended after 11 steps."""
+    now = iter([0.0, 5.0, 10.0, 11.0, 12.0])
+    stopwatch = Stopwatch(lambda: next(now), {7: 3.0}, warmup=2)
+    for expected in (3.0, 3.0, 1.0, 1.0):
+        stopwatch.lap(7)
+        stopwatch.settle()
+        assert stopwatch.step_s(7) == expected
 
 
 def test_an_evaluation_is_timed_on_a_full_pass(corpus, pretend):

@@ -81,6 +81,17 @@ def test_the_example_of_the_table_worked_out_by_hand():
     assert choose_members(size, characters, 1_000_000, 8) == Choice(size, 4_333_333, 3, 0.01)
 
 
+@given(st.floats(0.1, 10_000), st.integers(1000, 10**9))
+def test_sizes_that_are_surely_fast_enough_are_not_measured(minutes, train_ids):
+    seen, measured = seen_in(minutes), list[Size]()
+    chosen, _ = largest_size(SIZES, lambda size: measured.append(size) or seen[size], train_ids)
+    limits = [size.parameters <= 10 * train_ids for size in SIZES]
+    enough = [seen[size] >= 12 * size.parameters for size in SIZES]
+    last = sum(a and b for a, b in zip(limits, enough, strict=True)) - 1
+    assert chosen == SIZES[max(last, 0)] or chosen == measured[0]
+    assert len(measured) <= 4
+
+
 @pytest.mark.parametrize(
     ("minutes", "train_ids", "size", "members", "dropout"),
     [

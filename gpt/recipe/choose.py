@@ -158,15 +158,12 @@ class _Chooser:
     def _shortest_run(self, size: Size) -> Choice:
         """Return the shortest run for which table.py can prefer `size` to a smaller size.
 
-        On an accelerator, which needs more time per character in small steps, a member's run may be
-        shorter.
+        On an accelerator, return a member's run if that is shorter: its steps are smaller, and
+        small steps take more time per character there.
         """
         characters = table.MIN_SEEN_PER_PARAMETER * size.parameters
-        if self.device.type != "cpu":
-            characters = min(
-                characters, round(table.useful_passes(self.train_ids)[0] * self.train_ids)
-            )
-        return Choice(size, characters)
+        useful = round(table.useful_passes(self.train_ids)[0] * self.train_ids)
+        return Choice(size, characters if self.device.type == "cpu" else min(characters, useful))
 
     def _config(self, choice: Choice) -> Config:
         """Return the config for `choice`; settings that the user gave take precedence."""
@@ -210,8 +207,8 @@ class _Chooser:
         """Estimate seconds per step and scored character of an ensemble from those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
-        is_parallel = K > 1 and (self.device.type != "cpu" or torch.get_num_threads() > 1)
-        members_time = K * (MEMBERS_TIME.get(self.device.type, 1.0) if is_parallel else 1.0)
+        is_parallel = K > 1 and (self.device.type == "cuda" or torch.get_num_threads() > 1)
+        members_time = K * MEMBERS_TIME.get(self.device.type, 1.0) if is_parallel else K
         step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
         steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}
         return steps | {CHARACTER: K * one[CHARACTER]}

@@ -122,7 +122,7 @@ def _steps_per_s(run: Path) -> float:
 
 
 def gpu() -> dict[str, Any]:
-    """Measure the config with torch.compile and without, and the memory that it takes."""
+    """Measure shakespeare_gpu with torch.compile and without, its memory, and an ensemble."""
     if not torch.cuda.is_available():
         raise SystemExit(
             f"gpu: expected a CUDA GPU, found none that torch {torch.__version__} can "
@@ -139,6 +139,11 @@ def gpu() -> dict[str, Any]:
         peak = torch.cuda.max_memory_allocated()
         measured |= {"peak_mb": round(peak / 1e6), "peak_of_estimate": round(peak / on_gpu, 2)}
         results[f"compile_{mode}"] = measured
+    shape = ["model.n_layer=6", "model.C=192", "model.n_head=3", "model.T=512"]
+    shape += ["train.batch_size=8", "train.first_window=null", "train.compile=off"]
+    for members in (1, 10):
+        config = load_config("quickstart", [*shape, f"model.ensemble={members}"])
+        results[f"members_{members}"] = _on_gpu(config, corpus, device)
     return results
 
 
