@@ -173,7 +173,7 @@ def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
 
 
 def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":
-    """Read a text in the same way as training, and report what it contains.
+    """Read a text as training does, and report what it contains.
 
     Args:
         text: see `train`.

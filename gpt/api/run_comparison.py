@@ -54,9 +54,8 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         first = with_texts[0]
         if set(run.val_hashes).isdisjoint(first.val_hashes):
             raise UsageError(
-                f"{first.name} and {run.name} have different val texts (or, if one is "
-                f"missing, different whole texts), so their losses cannot be compared; measure "
-                f"both on the same text by `gpt eval RUN TEXT`"
+                f"{first.name} and {run.name} have different val texts, so their losses cannot be "
+                f"compared; measure both on the same text by `gpt eval RUN TEXT`"
             )
     return compare_runs(compared)
 

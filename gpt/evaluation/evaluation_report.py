@@ -223,7 +223,7 @@ class EvaluationReport:
     calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, in descending order
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
-    memorisation: MemorisationReport | None = None  # how much of text and of samples train contains
+    memorisation: MemorisationReport | None = None  # how much of text and samples is in train
     surprise: Surprise | None = None  # the loss and the most likely ids at each position
 
 

@@ -149,7 +149,7 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` after its first character, preceded by one id of context.
+    """Return the ids of `text` from its second character on, with one id of context before them.
 
     The context is the first character, or its last byte if ids are bytes.
     """

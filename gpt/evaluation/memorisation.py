@@ -27,7 +27,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """Fractions of the substrings of COPY_IDS ids, and of the lines, that the train split has."""
+    """How many lines, and substrings of COPY_IDS ids, also occur in the train split."""
 
     copied: float  # fraction of the samples' substrings that occur in train
     in_text: float  # fraction of the evaluated text's substrings that occur in train

@@ -93,7 +93,7 @@ def sample(model: nn.Module, ids: Tensor, count: int, T: int = 16) -> Tensor:
 def fit(
     new_model: Callable[[], nn.Module], steps: int, rate: float = 0.01, ids: Tensor | None = None
 ) -> tuple[nn.Module, float]:
-    """Train a new model on `ids` (default: train of python-docs); return it and its val loss."""
+    """Train a new model on `ids`, by default of python-docs; return it and its val loss."""
     train_ids, val_ids, _ = python_docs()
     torch.manual_seed(SEED)
     model = new_model()

@@ -95,9 +95,9 @@ def _paths(column: str, names: Iterable[str]) -> list[list[str]]:
 def values_at(value: Any, path: Sequence[str]) -> list[Any]:
     """Return the strings, numbers and nulls at `path` in a JSON value.
 
-    If `value` is a list, or an object without the next key, apply `path` to each element. A list at
-    the end of `path` may consist of pieces of a text: lines with their ends, or strings and
-    objects, as in `["See ", {"type": "bold", "text": "this"}]`. The pieces are joined.
+    If `value` is a list, or an object without the next key, apply `path` to each of its elements or
+    values. Join a list at the end of `path` if its items are pieces of one text: lines that end in
+    a line end, or strings and objects, as in `["See ", {"type": "bold", "text": "this"}]`.
     """
     if isinstance(value, dict):
         key, *others = path or ["text"]

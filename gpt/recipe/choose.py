@@ -41,7 +41,7 @@ SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
 
-MATCHED_CHARACTERS = 4  # a repeated id follows at least this many characters that are repeated, too
+MATCHED_CHARACTERS = 4  # an id is repeated only if at least this many characters before it are
 CHANCE_WINDOWS = 64  # a match is so long that at most 1 of 64 windows repeats it by chance
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
 MAX_SCORED_IDS = 60_000  # largest number of ids, evenly spread over val, to check for repetitions
@@ -256,8 +256,8 @@ def match_length(corpus: Corpus, T: int) -> int:
 def repeated_part(ids: Ids, T: int, length: int) -> float:
     """Return the fraction of `ids` that are repeated within their window of `T` ids.
 
-    An id is repeated if the `length` ids before it also occur earlier in the window, most recently
-    followed by the same id. An induction head predicts such ids (arXiv:2209.11895).
+    An id is repeated if the `length` ids before it also occur earlier in the window, and the last
+    time were followed by the same id. An induction head predicts such ids (arXiv:2209.11895).
     """
     found = total = 0
     for x, y in scored_windows(ids, T, MAX_SCORED_IDS):

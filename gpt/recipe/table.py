@@ -53,7 +53,7 @@ STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
 
 class Size(NamedTuple):
-    """Numbers of layers and channels of a model."""
+    """Number of layers and number of channels of a model."""
 
     n_layer: int
     C: int
@@ -171,7 +171,7 @@ def settings(
     Shorter runs have larger learning rates. Models wider than RUN_C have a smaller AdamW rate.
     `repeats` says whether the text repeats itself, as code does. If so, copying is made easier to
     learn: half of each key comes from the previous character, there are at least two heads, and
-    the first windows are longer.
+    `train.first_window` is longer.
     """
     (n_layer, C), characters = choice.size, choice.characters
     in_step = step_characters(characters, T, batch_size)
