@@ -205,7 +205,7 @@ def test_runs_of_different_texts_do_not_compare_though_a_text_is_missing(gpt):
         Path(f"{name}.txt").unlink()
         code, out, err = gpt("compare", "run-a", "run-b")
         assert (code, out) == (2, "")
-        assert "(or, if one is missing, different whole texts)" in err
+        assert "have different val texts, so their losses cannot be compared" in err
 
 
 LOG = """tokens per iteration will be: 16,384
