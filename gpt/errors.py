@@ -93,7 +93,7 @@ def command(*arguments: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
     If `gpt` started this process, the command begins with `gpt` or, if the shell does not find that
-    name, with its path. Else, as in a notebook, it begins with Python's name or path, and `-m gpt`.
+    name, with its path. In a notebook, it begins with Python's name or path, and `-m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in PROGRAMS:

@@ -243,7 +243,7 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_fil
         run_sweep(SWEEP, asked(4), load=load)
         return config
 
-    with pytest.raises(UsageError, match="another sweep"):
+    with pytest.raises(UsageError, match="holds a sweep with other"):
         run_sweep(SWEEP, asked(5), choose=begin_another, load=load)
 
 
@@ -318,7 +318,7 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(text_file, load, cha
 
     for _ in range(2):
         sweep(Config.model_validate(data))
-    with pytest.raises(UsageError, match="another sweep"):
+    with pytest.raises(UsageError, match="holds a sweep with other"):
         sweep(Config.model_validate(data | changes))
     configs = {"a": Config.model_validate(data), "b": Config.model_validate(data | changes)}
     for is_open in (True, False):
@@ -418,7 +418,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(gpt, config_file, text_
     assert gpt(*command)[0] == 0
     for change in (("--set", RATES), ("--seeds", 2), ("--set", "train.steps=6")):
         code, _, err = gpt(*command, *change)
-        assert (code, "small-sweep is another sweep" in err) == (2, True), err
+        assert (code, "small-sweep holds a sweep with other runs" in err) == (2, True), err
     text_file.write_text(PANGRAM * 31)
     for again in (command, ("train", "--resume", "small-sweep")):
         code, out, _ = gpt(*again)

@@ -117,7 +117,7 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     corpus = encode_sources(config, open_sources(config.data))
     if corpus.sha256 == model.checkpoint.text_sha256:
         log.warning(
-            "%s is the text that the model was trained on, so the loss on other texts is higher; "
+            "%s is the text that the model was trained on, so its loss is lower than on new text; "
             "leave TEXT out to score the val split of the run",
             corpus.name,
         )

@@ -179,7 +179,7 @@ def encode_sources(
 
 
 def summary_of(run: str, key: str) -> "CheckpointData":
-    """Read the last checkpoint of `run`, except its weights; the setting `key` names `run`."""
+    """Read the last checkpoint of `run`, a value of the setting `key`, but not its weights."""
     from gpt.runs.folder import find_run
     from gpt.runs.read import read_summary
 

@@ -121,8 +121,8 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     if all(math.isnan(loss) for step, *_, loss in points if step):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
-            f"`step 250: train loss 1.97, val loss 2.05`; found no val loss (other than nan) after "
-            f"step 0; name another file"
+            f"`step 250: train loss 1.97, val loss 2.05`; found no finite val loss after step 0; "
+            f"name another file"
         )
     steps, seen, times, losses = map(list, zip(*points, strict=True))
     return Curve(steps, seen, times, losses, losses[-1]), parameters

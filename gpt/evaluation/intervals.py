@@ -69,7 +69,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the interval of mean(b) - mean(a); `a` and `b` need two or more values each.
+    """Return the confidence interval of mean(b) - mean(a); `a` and `b` need at least two values.
 
     The result equals that of scipy's `ttest_ind(equal_var=False)`.
     """

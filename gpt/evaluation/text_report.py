@@ -107,7 +107,7 @@ def lines_in(ids: Ids, vocabulary: Vocabulary, lines: AbstractSet[str]) -> set[s
         part = vocabulary.decode(ids[start : start + TRAIN_PART_IDS])
         *whole, last = (last + part).split("\n")
         found |= lines & {*whole}
-        last = last[: longest + 1]  # a longer line cannot match, so its beginning is enough
+        last = last[: longest + 1]  # enough to show that a longer line cannot match
     return found | (lines & {last})
 
 

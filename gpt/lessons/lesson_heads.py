@@ -103,7 +103,7 @@ losses = climb({"four heads": four_heads}, STEPS)
 
 
 # Four heads with their projection learn faster than one head: 2.1476 against 2.2875. (With the
-# seeds 1 and 2, four heads reach 2.14 twice, and one head 2.20 and 2.19.)
+# seeds 1 and 2, four heads reach 2.14 and 2.14, and one head 2.20 and 2.19.)
 #
 # ## Exercises
 # 1. Join heads by `reshape` without transposing: the shape is the same. Which checks fail, and why?

@@ -140,7 +140,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
             if content := archive.extractfile(member) if member.isreg() else None:
                 name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
                 yield member.name, Entry(name, content.__enter__, start)  # a call returns `content`
-        # tarfile silently stops at a damaged header; after the real end, all bytes are zero
+        # tarfile stops silently at a damaged header: check that only zeros follow
         file.seek(archive.offset)
         while block := file.read(CHUNK_BYTES):  # reading to the end verifies the checksum
             if block.strip(b"\0"):

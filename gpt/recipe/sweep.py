@@ -211,8 +211,8 @@ def _train(
 def _check_unchanged(config: Config, now: Config) -> None:
     """Raise UsageError if a run's config `now` differs from its trial's `config`.
 
-    Settings may differ if they are paths of the text, or if training changes them: `train.compile`
-    and, with `train.minutes`, the plan of steps and evaluations.
+    Paths of the text may differ, and so may settings that training changes: `train.compile` and, if
+    `train.minutes` is set, the plan of steps and evaluations.
     """
     free = {"data.source", "data.val_source", "train.plans", "train.compile"}
     if config.train.minutes is not None:

@@ -73,7 +73,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
-    """Read the newest checkpoint whose JSON files are intact, without its tensors."""
+    """Read all but the tensors of the newest checkpoint whose JSON files are intact."""
     with locked(run):
         return _newest_intact(run, read_summary)[0]
 

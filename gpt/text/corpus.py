@@ -66,7 +66,7 @@ class Corpus:
         return f"{counted(self.characters, 'character')}, {ids}"
 
     def check_fits(self, T: int, data: DataConfig) -> None:
-        """Raise TextError (with advice based on `data`) unless both splits have over `T` ids."""
+        """Raise TextError (with advice based on `data`) unless each split has more than `T` ids."""
         shortest, needed = min(len(self.train), len(self.val)), ""
         if shortest > T:
             return
@@ -122,7 +122,7 @@ def load_corpus(
             return corpus
     except OSError as error:
         raise TextError(
-            f"cannot keep the text's ids in {folder} ({error.strerror or error}); "
+            f"cannot store the text's ids in {folder} ({error.strerror or error}); "
             f"make room by deleting {cache_dir()}, or set XDG_CACHE_HOME to a writable folder with "
             f"free space"
         ) from None

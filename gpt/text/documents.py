@@ -57,7 +57,7 @@ def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
             raise TextError(f"{shown(str(path))}: expected {_UTF8_FILE}")
     for name in ("column", "encoding", "errors", "exclude", "include"):
         if getattr(data, name) != getattr(DataConfig(), name):
-            raise TextError(f"data.{name} needs the folder gpt/reading; leave it out")
+            raise TextError(f"leave out data.{name}: it needs the folder gpt/reading")
     documents = [Document(str(path), partial(_utf8, path)) for path in paths]
     return Source(listed([*map(str, paths)], 1), lambda: iter(documents), tuple(paths))
 
@@ -66,7 +66,7 @@ def _utf8(path: Path) -> Iterator[bytes]:
     try:
         content = path.read_bytes()
         if "\0" in content.decode():
-            raise ValueError("a NUL is binary data")
+            raise ValueError("found a NUL byte: binary data")
     except (OSError, ValueError) as error:
         raise TextError(f"{path}: expected {_UTF8_FILE} ({error})") from None
     yield content.removeprefix(codecs.BOM_UTF8)

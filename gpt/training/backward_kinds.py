@@ -56,7 +56,7 @@ class RecordedUpdate:
         self.x, self.y, self.lr_factor = (torch.empty(0, device=device) for _ in range(3))
 
     def __call__(self, x: Tensor, y: Tensor, lr_factor: float) -> tuple[Tensor, Tensor]:
-        """Update the weights by a batch `x`, `y` on the CPU; return its loss and gradient norm."""
+        """Update the weights by `x` and `y`, a batch on the CPU; return loss and gradient norm."""
         if self.x.shape != x.shape:
             self.x, self.y = (torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.lr_factor = torch.empty((), dtype=torch.float32, device=self.device)

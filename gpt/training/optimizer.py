@@ -1,4 +1,4 @@
-"""AdamW, Muon, and LossScaler, which lets them update the weights or skips a step."""
+"""AdamW, Muon, and LossScaler, which runs or skips their steps."""
 
 import math
 from collections.abc import Sequence
