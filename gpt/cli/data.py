@@ -23,7 +23,7 @@ def data(
     overwrite: OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a text's characters, decoding errors, and val lines in train."""
+    """Show characters, decoding errors, lines shared by val and train."""
     from gpt import api
     from gpt.inspection.output import check_out
     from gpt.inspection.report_views import text_page, text_table
