@@ -4,17 +4,16 @@
 /**
  * Return the numbers of the step that predicts what follows a text, for the inside view.
  *
- * For an ensemble, all but `probabilities` describe the first network.
+ * For an ensemble, they describe the first network.
  * n: ids of the context, C: channels.
  *
  * - start: index of the first id of the context
  * - streams: the residual stream (C) before the first layer (the embedding), and after each layer
  * - lens: for each stream, the ten likeliest next ids [id, probability] if the output layer read it
  * - weights: the attention weights [layer][head] (n) of the last id
- * - query (head_size), keys (n x head_size), scores (n) before the softmax, and output (value_size):
- *   those of the head `head` in the layer `layer`
+ * - query (head_size), scores (n) before the softmax, and output (value_size): those of the head
+ *   `head` in the layer `layer`
  * - hidden (4 C): the activations of the MLP in the layer `layer`
- * - probabilities (V): those of the model, the mean over an ensemble
  *
  * @param {Model} model
  * @param {object} request - {ids, layer, head, skip}; worker.js describes it.
@@ -24,21 +23,17 @@ function inside(model, { ids, layer, head, skip = 0 }) {
   const context = ids.slice(-contextLength(ids.length, skip, model.T));
   const trace = { streams: [], layers: [] };
   network.after(context, trace);
-  const { n_head: H, head_size: hs, value_size: vs } = network.config;
-  const { keys } = network.blocks[layer];
+  const { head_size: hs, value_size: vs } = network.config;
   const { qkv, attended, scores, hidden } = trace.layers[layer];
-  const firstKey = head * (model.T + 1) * hs;
   return {
     start: ids.length - context.length,
     streams: trace.streams,
     lens: trace.streams.map((x) => lens(network, x)),
     weights: trace.layers.map(({ weights }) => weights),
     query: qkv.slice(head * hs, (head + 1) * hs),
-    keys: keys.slice(firstKey, firstKey + context.length * hs),
     scores: scores[head],
     output: attended.slice(head * vs, (head + 1) * vs),
     hidden,
-    probabilities: Float32Array.from(model.after(ids, skip).logP, Math.exp),
   };
 }
 

@@ -123,7 +123,7 @@ class InsideView {
     const rows = lens.map((top, i) => {
       const [id, p] = top[0];
       const layer = i === 0 ? "embedding" : `layer ${i}`;
-      return [element("th", "", layer), fixed(Math.hypot(...streams[i])), this.guess(id, p), this.bar(p)];
+      return [element("th", "", layer), fixed(Math.hypot(...streams[i])), `${this.symbol(id)} ${percent(p)}`, this.bar(p)];
     });
     return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into " +
       "these predictions. Length is that of the stream. The last row is the network’s prediction.",
@@ -161,10 +161,6 @@ class InsideView {
       return row;
     }));
     return table;
-  }
-
-  guess(id, p) {
-    return `${this.symbol(id)} ${percent(p)}`;
   }
 
   bar(share) {
