@@ -66,7 +66,7 @@ class Page:
     """A model that runs in the browser, and the same model with the page's weights in Python."""
 
     def __init__(self, browser: Chrome, checkpoint: CheckpointData) -> None:  # noqa: F811
-        self.browser, self.content = browser, page_content("run", checkpoint)
+        self.browser, self.content = browser, page_content(checkpoint)
         self.checkpoint = rounded(checkpoint)
 
     def ask(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -216,4 +216,4 @@ def test_a_weight_that_float16_cannot_store_is_refused():
     checkpoint = data_of(network_of())
     weights = checkpoint.weights | {"norm.bias": np.full(24, -65_600, np.float32)}
     with pytest.raises(UsageError, match=r"is 65,600, .* most 65,504"):
-        page_content("run", replace(checkpoint, weights=weights))
+        page_content(replace(checkpoint, weights=weights))

@@ -49,7 +49,7 @@ def html_page(title: str, checkpoint: CheckpointData) -> bytes:
     Raises:
         UsageError: a weight is too large for float16.
     """
-    header, weights = page_content(title, checkpoint)
+    header, weights = page_content(checkpoint)
     return render_page(
         "page",
         folder=FOLDER,
@@ -66,11 +66,10 @@ def worker_source() -> str:
     return contents_of([FOLDER / name for name in WORKER_FILES])
 
 
-def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
+def page_content(checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
     """Return the contents of two elements of the page: `header` (JSON values) and `weights`."""
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
     header: dict[str, Any] = {
-        "title": title,
         "step": checkpoint.step,
         "val_loss": checkpoint.val_loss,  # nats per id; null if the run was not evaluated
         "text_sha256": checkpoint.text_sha256,
@@ -82,7 +81,6 @@ def page_content(title: str, checkpoint: CheckpointData) -> tuple[dict[str, Any]
         },
         "model": config.model.model_dump(),
         "sample": config.sample.model_dump(),
-        "seed": config.seed,
         "arrays": [(name, weight.size) for name, weight in checkpoint.weights.items()],
     }
     return header, _packed(checkpoint.weights)
