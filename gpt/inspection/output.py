@@ -47,8 +47,8 @@ def render_page(
 ) -> bytes:
     """Render the template `name`.html in `folder`, with the style `name`.css and the `scripts`.
 
-    jinja2 escapes all `values`, so that a text cannot become markup. The content security policy of
-    the page allows no other style or script.
+    base.css and base.js come before these. jinja2 escapes all `values`, so that a text cannot
+    become markup. The content security policy of the page allows no other style or script.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -61,7 +61,8 @@ def render_page(
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {"in_one_line": in_one_line, "symbol": symbol, "csp_hash": _csp_hash}
     css = contents_of([PAGE_TEMPLATES / "base.css", folder / f"{name}.css"])
-    js = contents_of([folder / script for script in scripts])
+    shared = [PAGE_TEMPLATES / "base.js"] if scripts else []
+    js = contents_of([*shared, *(folder / script for script in scripts)])
     template = environment.get_template(f"{name}.html")
     return template.render(css=Markup(css), js=Markup(js), **values).encode()
 

@@ -2,17 +2,7 @@
 const PAGE_IDS = 4096;  // number of ids that are shown at once
 const CLAMPED_NATS = 6;  // surprise with the strongest colour, in nats
 
-const find = (id) => document.getElementById(id);
-const count = (number) => number.toLocaleString("en");
 const percent = (p) => (p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(p < 0.1 ? 1 : 0)} %`);
-
-/** Make an element. Its text cannot become markup. */
-function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
 
 /**
  * The text on the page: a span for each id, coloured by surprise.

@@ -4,7 +4,7 @@ const SIGNS = { "\n": "↵", "\t": "⇥", " ": "␣" };
 const SPOKEN = { "\n": "newline", "\t": "tab", " ": "space" };
 const LISTED_CHARACTERS = 20;  // largest number of characters in a notice; it counts the others
 
-/** Text to ids and back, as in gpt/text/vocabulary.py and gpt/text/normalizer.py. */
+/** Text to ids and back, as in gpt/text/vocabulary.py. */
 class Vocabulary {
   /** @param {{characters: string, bytes: boolean}} vocabulary of the header */
   constructor({ characters = "", bytes = false }) {

@@ -1,6 +1,5 @@
 
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = JSON.parse(find("data").textContent);
 const characters = data.text;
 const T = characters.length;
 const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
@@ -12,7 +11,6 @@ function weight(layer, head, t, s) {
   return (bytes[2 * i] + 256 * bytes[2 * i + 1]) / 65535;
 }
 
-const find = (id) => document.getElementById(id);
 const sign = (c) => data.signs[c] ?? c;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null);
@@ -22,13 +20,6 @@ const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
 const headName = (head) => `head ${head + 1}`;
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
-
-function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
 
 function shown(name, c) {
   return element(name, c in data.signs ? "sign" : "", sign(c));

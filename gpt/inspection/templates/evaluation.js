@@ -1,22 +1,12 @@
 
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const find = (id) => document.getElementById(id);
+const data = JSON.parse(find("data").textContent);
 const Ids = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[data.width];
 const PAGES = data.pages.length;
 const sign = (id) => data.signs[data.names[id]] ?? data.names[id];
 const percent = (p) => (p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(p < 0.1 ? 1 : 0)} %`);
-const count = (number) => number.toLocaleString("en");
 const surpriseOf = (nats) => Math.min(1, nats / data.clamped);
 
-function element(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
-
-/** Decode a page, which evaluation_page in evaluation_views.py encoded. */
+/** Decode a page, which evaluation_page in report_views.py encoded. */
 function decode(number) {
   const bytes = Uint8Array.from(atob(data.pages[number]), (c) => c.charCodeAt(0));
   const n = Math.min(data.page, data.n - number * data.page);
