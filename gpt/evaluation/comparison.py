@@ -26,10 +26,10 @@ NOT_COMPARED = {
     *(key for key in SETTINGS if key.startswith("sample.")),
 }
 NANOGPT_LINE = re.compile(  # a line of nanoGPT's log with a loss, a time or a size
-    r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[^\s,]+)"
-    r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
+    r"step (?P<step>\d+): train loss \S+, val loss (?P<val>nan|inf|\d+(\.\d+)?(e[-+]\d+)?)"
+    r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>\d+(\.\d+)?)ms"
     r"|tokens per iteration will be: (?P<tokens>\d[\d,]*)"
-    r"|number of parameters: (?P<millions>[\d.]+)M"
+    r"|number of parameters: (?P<millions>\d+(\.\d+)?)M"
 )
 
 
@@ -89,31 +89,21 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
     nanoGPT prints the time of some iterations only. Any other iteration is assumed to take as long
     as a printed one nearby that has no evaluation; iterations with an evaluation are slower.
     """
-    text = path.read_text("utf-8", errors="replace")
-
-    def number(group: str) -> float:
-        with suppress(ValueError):
-            return float(match[group])
-        line = text.count("\n", 0, match.start()) + 1
-        raise UsageError(
-            f"{path}, line {line}: expected a number, got {match[group]!r}; correct the line"
-        )
-
     points, tokens, parameters = [], 0, None
     seconds, last_iteration, typical_s, evaluated = 0.0, -1, 0.0, -1
-    for match in NANOGPT_LINE.finditer(text):
+    for match in NANOGPT_LINE.finditer(path.read_text("utf-8", errors="replace")):
         found = match.groupdict()
         if found["tokens"]:
             tokens = int(found["tokens"].replace(",", ""))
         elif found["millions"]:
-            parameters = round(1e6 * number("millions"))
+            parameters = round(1e6 * float(found["millions"]))
         elif found["val"]:
             evaluated = int(found["step"])
             skipped = max(evaluated - last_iteration - 1, 0)  # iterations that were not printed
             seconds, last_iteration = seconds + skipped * typical_s, evaluated - 1
-            points.append((evaluated, tokens * evaluated, seconds, number("val")))
+            points.append((evaluated, tokens * evaluated, seconds, float(found["val"])))
         else:
-            iteration, iteration_s = int(found["iter"]), number("ms") / 1000
+            iteration, iteration_s = int(found["iter"]), float(found["ms"]) / 1000
             if iteration != evaluated:
                 typical_s = iteration_s
             seconds += iteration_s + (iteration - last_iteration - 1) * typical_s
