@@ -1,7 +1,6 @@
 """Train a run, or resume it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
     from gpt.training.time_budget import Seconds
-
-
-@dataclass(frozen=True)
-class _Caller:
-    """Arguments of `train` and `resume` that are passed on to the run."""
-
-    should_stop: Callable[[], bool]
-    on_event: "OnEvent | None"
-    clock: Callable[[], float]
 
 
 def train(
@@ -128,15 +118,15 @@ def train(
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
-        caller = _Caller(should_stop, on_event, clock)
-        begun = ranks.broadcast(begin_training)
+        begun, probed = ranks.broadcast(begin_training), None
         if begun and ranks.broadcast(has_checkpoint, Path(begun)):
-            return _resume(ranks, caller, begun)
-        if begun:
-            run, mode = Path(begun), "overwrite"
-        ranks.broadcast(_check_folder, from_here(run), mode, resolved)
-        chosen, corpus, probed = new.prepare(resolved, clock, should_stop, ranks)
-        return _train(ranks, chosen, corpus, run, mode, caller, probed)
+            chosen, corpus, run, mode = _resumed(ranks, begun)
+        else:
+            if begun:
+                run, mode = Path(begun), "overwrite"
+            ranks.broadcast(_check_folder, from_here(run), mode, resolved)
+            chosen, corpus, probed = new.prepare(resolved, clock, should_stop, ranks)
+        return _train(ranks, chosen, corpus, run, mode, should_stop, on_event, clock, probed)
 
 
 def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
@@ -185,22 +175,22 @@ def resume(
         TextError, DeviceError, OutOfMemory, TrainingError: see `train`.
         Interrupted, KeyboardInterrupt: see `train`.
     """
+    clock = clock or since_now()
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
-        caller = _Caller(should_stop, on_event, clock or since_now())
         begun = ranks.broadcast(begin_training)
-        return _resume(ranks, caller, begun, run, text, minutes, settings)
+        resumed = _resumed(ranks, begun, run, text, minutes, settings)
+        return _train(ranks, *resumed, should_stop, on_event, clock)
 
 
-def _resume(
+def _resumed(
     ranks: Ranks,
-    caller: _Caller,
     begun: str | None,
     run: str | Path | None = None,
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
-) -> "Outcome":
-    """Resume a run on all ranks; see `resume`.
+) -> "tuple[Config, Corpus, Path, Mode]":
+    """Return the config, text, folder and mode of a run that all ranks resume; see `resume`.
 
     If torchrun restarted the processes, `begun` is the run that they trained before, else None.
     """
@@ -223,7 +213,7 @@ def _resume(
     settled = changed_config(newest.config, text, changes, minutes)
     check_effects(settled, given)
     corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
-    return _train(ranks, settled, corpus, folder, "extend" if extends else "resume", caller)
+    return settled, corpus, folder, "extend" if extends else "resume"
 
 
 def _train(
@@ -232,7 +222,9 @@ def _train(
     corpus: "Corpus",
     run: Path,
     mode: "Mode",
-    caller: _Caller,
+    should_stop: Callable[[], bool],
+    on_event: "OnEvent | None",
+    clock: Callable[[], float],
     probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
@@ -247,10 +239,10 @@ def _train(
         corpus,
         run,
         mode,
-        clock=caller.clock,
+        clock=clock,
         probed=probed,
-        should_stop=caller.should_stop,
-        on_event=caller.on_event,
+        should_stop=should_stop,
+        on_event=on_event,
         ranks=ranks,
         extras=extras,
     )
