@@ -18,7 +18,6 @@ from gpt.distributed import SINGLE, Ranks, check_alone
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
-    from gpt.config.load import Override
     from gpt.config.schema import Config
     from gpt.model.ensemble import LanguageModel
     from gpt.recipe.dry_run import Estimate
@@ -30,13 +29,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
 PICTURE_DPI = 80  # dots per inch; low enough for pictures of a few heads to fit a screen
-
-
-def has_several_values(changes: "Sequence[Override]") -> bool:
-    """Return whether a setting in `changes` has several values, as in a sweep."""
-    from gpt.recipe.sweep_spec import combinations
-
-    return any(combinations(changes).values())
 
 
 def choose_settings(

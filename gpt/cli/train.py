@@ -106,8 +106,8 @@ def train(
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    extras = optional("gpt.api.extras")
-    varies = seeds is not None or (extras is not None and extras.has_several_values(changes))
+    spec = optional("gpt.recipe.sweep_spec")
+    varies = seeds is not None or (spec is not None and any(spec.combinations(changes).values()))
     is_sweep = resume is None and varies
     swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
