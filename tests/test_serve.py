@@ -266,15 +266,8 @@ def test_other_sites_are_refused(server):
     for host in ("evil.example", f"evil.example:{port}", "192.168.0.7", "localhost.evil.example"):
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(urllib.request.Request(server, headers={"Host": host}))
-    # Bug: the last one was answered by 500
-    others = (
-        "http://evil.example",
-        "null",
-        "http://localhost:1",
-        f"file://{address}x",
-        "http://[::1",
-    )
-    for origin in others:
+    others = ("http://evil.example", "null", "http://localhost:1", f"file://{address}x")
+    for origin in (*others, "http://[::1"):  # bug: the last one was answered by 500
         assert ask(server, {"prompt": "a"}, Origin=origin)[0] == 403
     for host in (address, f"localhost:{port}", f"[::1]:{port}"):
         assert ask(server, {"prompt": "a"}, Host=host, Origin=f"http://{host}")[0] == 200
