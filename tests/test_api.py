@@ -18,10 +18,10 @@ import torch
 
 import gpt
 from gpt import api
-from gpt.api.evaluation import analyze_attention, run_text
+from gpt.api.evaluation import analyze_attention
 from gpt.errors import Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
-from tests.conftest import PANGRAM, metrics_of, small
+from tests.conftest import PANGRAM, small
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text(PANGRAM * 29, "utf-8")
     outcome = gpt.train(small(), text=str(text), run_dir=folder / "run")
     return Path(outcome.run)
-
-
-def test_the_loss_of_the_val_split_is_the_runs_val_loss(run):
-    text, val_loss = PANGRAM * 29, metrics_of(run)[-1]["val_loss"]
-    loss = gpt.load(run, "last").loss(text[int(0.9 * len(text)) :])
-    assert loss == pytest.approx(val_loss, rel=1e-6)
 
 
 def test_a_model_can_be_pickled(run):
@@ -67,26 +61,6 @@ def test_an_argument_that_cannot_be_is_refused(run, options, message):
     with pytest.raises(UsageError) as refused:
         gpt.load(run).sample(**{"prompts": ""} | options)
     assert str(refused.value) == message
-
-
-@pytest.mark.parametrize(
-    ("config", "settings", "message"),
-    [
-        ({"train": {"steps": 3}}, (), "config: expected a Config, or the name of a file, got {'tr"),
-        (None, [5], "settings=.*5.*: expected SECTION.KEY=VALUE"),
-        (None, {"train.steps": len}, "train.steps: expected a valid integer, got .*built-in"),
-        (
-            None,
-            {"data.source": "caf\udce9.txt"},
-            "data.source: expected UTF-8 text; rename the file",
-        ),
-        (None, {"data.encoding": "idna"}, "data.encoding: expected an encoding that Python knows"),
-    ],
-)
-def test_a_config_of_a_wrong_type_is_refused(config, settings, message):
-    """Bug: some ended in a TypeError, and the codec idna only failed when a text was read."""
-    with pytest.raises(UsageError, match=message):
-        gpt.train(config, settings=settings)
 
 
 def test_one_stop_string_is_a_string_or_a_list_of_one(run):
@@ -119,14 +93,6 @@ def test_the_loss_of_a_text_with_unknown_characters(run, caplog):
     assert caplog.messages == [
         "dropped 3 of 18 characters, which are outside the model's vocabulary: 9 Ω"
     ]
-
-
-def test_a_text_with_other_characters_than_the_model_is_not_used(text_file):
-    """Bug: its ids stood for other characters, and some were not in the vocabulary."""
-    run = gpt.train(small(), text=text_file).run
-    text_file.write_text(text_file.read_text() + "\u00ff" * 31)
-    with pytest.raises(UsageError, match="is not the text that"):
-        run_text(gpt.load(run))
 
 
 def weights(run: str | Path) -> dict[str, bytes]:
@@ -281,10 +247,18 @@ def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
         ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
         ({"config": "a\0b"}, r"a\x00b: cannot read the config (embedded null byte)"),
         ({"config": "a--b", "run_dir": "r"}, "a--b: cannot read the config"),
+        ({"config": {"seed": 3}}, "config: expected a Config, or the name of a file, got {'se"),
+        ({"settings": [5]}, "expected SECTION.KEY=VALUE"),
+        ({"settings": {"train.steps": len}}, "train.steps: expected a valid integer, got ['<built"),
+        ({"settings": {"data.source": "caf\udce9"}}, "data.source: expected UTF-8 text; rename"),
+        ({"settings": {"data.encoding": "idna"}}, "data.encoding: expected an encoding that"),
     ],
 )
 def test_wrong_types_are_named(options, message):
-    """Bug: raw TypeErrors; bytes were read as a list of numbers, and an empty list as no text."""
+    """Bug: raw TypeErrors; bytes were read as a list of numbers, and an empty list as no text.
+
+    Bug: the codec idna only failed when a text was read.
+    """
     with pytest.raises(UsageError) as told:
         gpt.train(**options)
     assert message in str(told.value)

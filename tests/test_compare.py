@@ -11,7 +11,7 @@ from scipy import stats
 from gpt import api
 from gpt.api.evaluation import run_text
 from gpt.evaluation.comparison import read_curve, read_nanogpt_log
-from gpt.evaluation.intervals import BlockSums, Interval, mean_interval, welch_interval
+from gpt.evaluation.intervals import Interval, mean_interval, welch_interval
 from gpt.evaluation.scored_text import score_text, val_text
 from gpt.inspection.pictures import draw_curves
 from gpt.recipe.sweep_spec import SweepSpec, Trial, write_spec
@@ -64,27 +64,6 @@ def test_intervals_of_a_mean_equal_scipys(n):
 def test_equal_losses_differ_by_nothing():
     interval = welch_interval([1.5, 1.5], [1.5, 1.5, 1.5])
     assert (interval.low, interval.high) == (0, 0)
-
-
-def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say():
-    """Neighbouring differences are correlated. Both models have the same mean loss.
-
-    Bug: the interval left out the end of the text (difference +0.32, interval -0.10 to -0.01).
-    """
-    source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003
-    for _ in range(texts):
-        losses = []
-        for _ in range(2):
-            noise = np.convolve(source.normal(size=n + 100), 0.9 ** np.arange(100), "valid")[:n]
-            sums = BlockSums(n)
-            sums.add(np.arange(n), noise.astype(np.float32))
-            losses.append(sums.means())
-            assert np.average(losses[-1], weights=sums.sizes) == pytest.approx(
-                noise.mean(), abs=1e-6
-            )
-        interval = mean_interval([b - a for a, b in zip(*losses, strict=True)])
-        contained += interval.low <= 0 <= interval.high
-    assert 0.9 <= contained / texts <= 0.99
 
 
 def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(folder):
@@ -340,8 +319,9 @@ def test_what_does_not_compare_is_refused(folder, gpt, arguments, message):
 
 def test_damaged_or_infinite_losses_and_step_0_are_no_final_loss(tmp_path):
     """Bugs: an infinite loss ended in OverflowError, other bytes in UnicodeDecodeError."""
-    lines = [b'{"step": 0, "elapsed_s": 0, "val_loss": 3.5}', b"\xff\xfe", b"null"]
+    lines = [b'{"step": 0, "elapsed_s": 0, "val_loss": 3.5}', b"\xff\xfe", b"null", b"[1]", b'{"st']
     lines.append(b'{"step": 1e999, "elapsed_s": 0, "val_loss": 3.5}')
+    lines.append(b'{"step": 5, "elapsed_s": 1, "val_loss_network": "low"}')
     lines.append(b'{"step": 7, "elapsed_s": 1, "val_loss_part": Infinity}')
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
     curve = read_curve(tmp_path, 1)

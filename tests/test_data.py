@@ -1,8 +1,6 @@
 """What `gpt data` says of a text: each number against a slow count, a program or a formula."""
 
 import json
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -22,7 +20,7 @@ from gpt.inspection.report_views import text_page, text_table
 from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import Vocabulary
-from tests.conftest import HANGS_S, PANGRAM
+from tests.conftest import PANGRAM
 from tests.test_text import any_text
 
 words = st.text("ab \n", min_size=1, max_size=200)
@@ -233,16 +231,3 @@ def test_the_command_prints_a_table_json_and_a_page(gpt):
     code, out, _ = gpt("data", name, "--html", "page.html")
     assert (code, out) == (0, "page.html\n")
     assert Path("page.html").read_bytes() == text_page(report)
-
-
-def test_the_command_needs_no_torch():
-    write(PANGRAM * 9)
-    program = (
-        "import sys\nsys.modules['torch'] = None\n"
-        "sys.argv = ['gpt', 'data', 'text.txt', '--html', 'page.html']\n"
-        f"from gpt import terminal\nterminal.DELAY_S = {HANGS_S}\n"
-        "from gpt.cli.main import main\nmain()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert Path("page.html").stat().st_size > 1000

@@ -285,7 +285,6 @@ def test_a_written_file_replaces_nothing(gpt):
         (["head", "--write", "a.txt"], "--write a.txt: expected a name that ends in .py or .ipynb"),
         (["--write", "a.py"], "--write: give a lesson, too"),
         (["textbook", "--write", "a.ipynb"], "it is a program, not a lesson"),
-        (["head", "--run", "r"], "--run works only with the lesson follow"),
     ]:
         code, out, err = gpt("explain", *arguments)
         assert (code, out, message in err) == (2, "", True)
