@@ -3,8 +3,6 @@ const SHOWN_NUMBERS = 6;  // largest number of elements of a vector that are wri
 const SHOWN_KEYS = 8;  // number of positions in the list of the largest attention weights
 const MAP_IDS = 256;  // number of last positions of the context in the small map of a head
 
-const fixed = (number, digits = 2) => number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
-
 /** The numbers of one step, from the character that the model reads to what it predicts. */
 class InsideView {
   constructor(header, vocabulary, client, text) {
@@ -107,7 +105,7 @@ class InsideView {
       const t = start + i;
       place.append(element("span", "context", around(t - 3, t)), element("b", "", this.symbol(this.ids[t])),
         element("span", "context", around(t + 1, t + 4)));
-      return [place, fixed(scores[i]), percent(weights[i]), this.bar(weights[i])];
+      return [place, fixed(scores[i]), percent(weights[i]), bar(weights[i])];
     });
     return this.table(["key", "score", "weight", ""], rows);
   }
@@ -123,7 +121,7 @@ class InsideView {
     const rows = lens.map((top, i) => {
       const [id, p] = top[0];
       const layer = i === 0 ? "embedding" : `layer ${i}`;
-      return [element("th", "", layer), fixed(Math.hypot(...streams[i])), `${this.symbol(id)} ${percent(p)}`, this.bar(p)];
+      return [element("th", "", layer), fixed(Math.hypot(...streams[i])), `${this.symbol(id)} ${percent(p)}`, bar(p)];
     });
     return this.step("Logits", "If the model ended after a layer, the output matrix would turn the stream into " +
       "these predictions. Length is that of the stream. The last row is the network’s prediction.",
@@ -161,12 +159,6 @@ class InsideView {
       return row;
     }));
     return table;
-  }
-
-  bar(share) {
-    const bar = element("div", "bar");
-    bar.style.width = `${100 * Math.min(1, Math.max(0, share))}%`;
-    return bar;
   }
 }
 

@@ -14,8 +14,6 @@ function weight(layer, head, t, s) {
 const sign = (c) => data.signs[c] ?? c;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null);
-const fixed = (number, digits) => (number === null ? "–"
-  : number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−"));
 const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
 const headName = (head) => `head ${head + 1}`;
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
@@ -184,12 +182,6 @@ function showEffect() {
   if (loss !== null) parts.push(`Loss on this text ${change(loss, mean(without))}.`);
   if (t < T - 1) parts.push(`Of the next character ${change(data.losses[t], without[t])}.`);
   find("effect").textContent = parts.join(" ");
-}
-
-function bar(fraction) {
-  const filled = element("div", "bar");
-  filled.style.width = `${100 * fraction}%`;
-  return filled;
 }
 
 /** The key positions of largest weight, each character between its neighbours. */

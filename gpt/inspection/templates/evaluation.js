@@ -76,9 +76,7 @@ function show(i) {
     const name = element("b", data.names[other] in data.signs ? "sign" : "", sign(other));
     const label = document.createElement("span");
     label.append(name, other === id ? " ✓" : "");
-    const bar = element("div", "bar");
-    bar.style.width = `${100 * p}%`;
-    item.append(label, bar, element("span", "percent", percent(p)));
+    item.append(label, bar(p), element("span", "percent", percent(p)));
     return item;
   };
   find("likely").replaceChildren(...Array.from({ length: t && data.k }, (_, j) => row(j)));
