@@ -188,9 +188,6 @@ def typed_value(key: str, text: str) -> Any:
     - Strings in quotation marks and lists in brackets are parsed as YAML.
     - Numbers and booleans are parsed, except for settings that take any string.
     - Everything else is returned as typed.
-
-    Raises:
-        ConfigError: the YAML is invalid.
     """
     kinds = SETTINGS[key].kinds if key in SETTINGS else set()
     takes_text, takes_list = str in kinds and int not in kinds, tuple in kinds

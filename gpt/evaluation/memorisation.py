@@ -43,9 +43,6 @@ def measure_memorisation(
 
     If `text` is longer than all samples together, only evenly spread parts of it are measured.
     Each sample must have at least COPY_IDS ids.
-
-    Raises:
-        UsageError: `text` is too short.
     """
     if len(text.ids) < COPY_IDS:
         raise UsageError(

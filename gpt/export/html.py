@@ -44,11 +44,7 @@ WORKER_FILES = (
 
 
 def html_page(title: str, checkpoint: CheckpointData) -> bytes:
-    """Return a page, as UTF-8, that runs the model of `checkpoint`; `title` is the run's name.
-
-    Raises:
-        UsageError: a weight is too large for float16.
-    """
+    """Return a page, as UTF-8, that runs the model of `checkpoint`; `title` is the run's name."""
     header, weights = page_content(checkpoint)
     return render_page(
         "page",

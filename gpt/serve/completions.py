@@ -88,11 +88,7 @@ class CompletionRequest(BaseModel):
 
 
 def parse_request(body: bytes) -> CompletionRequest:
-    """Parse the body of a request.
-
-    Raises:
-        HTTPException: `body` is not JSON, or a field is unknown or wrong.
-    """
+    """Parse the body of a request; raise HTTPException if it is not JSON or a field is wrong."""
     try:
         return CompletionRequest.model_validate_json(body)
     except ValidationError as error:
@@ -188,8 +184,7 @@ class CompletionChoice:
 class Completion:
     """A request that is being answered.
 
-    Raises:
-        HTTPException: a prompt cannot be encoded, or there are too many tokens or texts.
+    HTTPException is raised for a prompt that cannot be encoded, and for too many tokens or texts.
     """
 
     def __init__(self, request: CompletionRequest, model: ServedModel) -> None:
@@ -224,11 +219,7 @@ class Completion:
         self._steps = self._generate()
 
     def advance(self) -> bool:
-        """Generate for about PIECE_S seconds; return whether to call `advance` again.
-
-        Raises:
-            CheckpointError: the model's logits are NaN or infinite.
-        """
+        """Generate for about PIECE_S seconds; return whether to call `advance` again."""
         end = time.monotonic() + PIECE_S
         return any(time.monotonic() >= end for _ in self._steps)
 

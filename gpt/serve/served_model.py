@@ -48,9 +48,8 @@ class ServedModel:
     def encode(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt, after normalising it if it is a string.
 
-        Raises:
-            HTTPException: the prompt has characters or ids outside the vocabulary; or it cannot be
-                normalised.
+        Raise HTTPException if it cannot be normalised or has ids or characters outside the
+        vocabulary.
         """
         if isinstance(prompt, str):
             text = self.normalized("prompt", prompt)
@@ -63,11 +62,7 @@ class ServedModel:
         return prompt
 
     def normalized(self, field: str, text: str) -> str:
-        """Normalise `text`, the value of a request's `field`, as the text of the run was.
-
-        Raises:
-            HTTPException: `text` has more than MAX_MARKS combining characters in a row.
-        """
+        """Normalise `text`, the value of a request's `field`, as the text of the run was."""
         rows = groupby(text, lambda character: unicodedata.combining(character) > 0)
         marks = max((len([*row]) for is_combining, row in rows if is_combining), default=0)
         if marks > MAX_MARKS:
