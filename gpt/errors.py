@@ -118,8 +118,7 @@ def in_python(message: str) -> str:
     message = re.sub(rf"{dashes}set ([^\s,;:)]+)", r'settings=["\1"]', message)
     message = re.sub(rf"{dashes}minutes (\w+)", r"minutes=\1", message)
     resume = rf"(?:\S+ -m )?(?:\S*gpt train )?{dashes}resume "
-    message = re.sub(rf"{resume}('[^']+')", r"gpt.resume(\1)", message)
-    message = re.sub(rf"{resume}([^\s,;:]+)", r'gpt.resume("\1")', message)
+    message = re.sub(rf"{resume}(?:'([^']+)'|([^\s,;:]+))", r'gpt.resume("\1\2")', message)
     # keep options that follow `torchrun` or `gpt COMMAND`: users type such lines in a shell
     option = rf"((?:torchrun|gpt [a-z]+) )?{dashes}([a-z]+(?:-[a-z]+)*)"
     return re.sub(

@@ -109,7 +109,7 @@ def test_errors_of_functions_name_their_arguments():
         "set --set train.steps=9; gpt train --help-all and torchrun --max-restarts help"
     )
     assert str(error) == (
-        "resume it by gpt.resume('runs/a b'), replace it by overwrite=True, choose another "
+        'resume it by gpt.resume("runs/a b"), replace it by overwrite=True, choose another '
         'run_dir, or set settings=["train.steps=9"]; gpt train --help-all and torchrun '
         "--max-restarts help"
     )
