@@ -56,10 +56,8 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of `text`; raise KeyError if a character has no id."""
+        """Return the ids of `text`; raise KeyError or ValueError if a character has no id."""
         if self.is_bytes:
-            if outside := self.outside(text):
-                raise KeyError(outside[0])
             return np.frombuffer(text.encode(), np.uint8)
         ids = self._table[code_points(text)]
         if ids.size and ids.max() >= len(self):
