@@ -28,10 +28,8 @@ CODE_INDENT = 2  # columns by which a terminal indents code
 SHOWN = re.compile(r"^from (gpt\.lessons\.\w+) import ([\w, ]+)  # show its code$", re.MULTILINE)
 PLAIN_FORMULA = {  # pattern of LaTeX: its replacement in a terminal
     r"\\sqrt\{([^{}]*)\}": r"sqrt(\1)",
-    r"\\mathrm\{([^{}]*)\}": r"\1",
     r"\\cdot": "*",
-    r"\\(ln|log|exp|sum)": r"\1",
-    r"[{}]": "",
+    r"\\(mathrm)?|[{}]": "",
 }
 
 
