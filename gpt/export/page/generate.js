@@ -46,11 +46,6 @@ class StopBuffer {
     }
     return reason;
   }
-
-  /** Send all tokens. */
-  flush() {
-    this.tokens.splice(0).forEach(this.send);
-  }
 }
 
 /**
@@ -71,10 +66,7 @@ async function generate(model, request, send, isStopped) {
   const buffer = new StopBuffer(stops, length, send);
   let reason = length > 0 ? null : "length";
   while (reason === null) {
-    if (await isStopped()) {
-      buffer.flush();
-      return "stopped";
-    }
+    if (await isStopped()) return buffer.release(0, "stopped");
     const { logits, logP } = model.after(text, text.length - ids.length + skip);
     const token = choose(logits, uniforms.next(), rules);
     text.push(token);
