@@ -12,8 +12,7 @@ function weight(layer, head, t, s) {
 }
 
 const sign = (c) => data.signs[c] ?? c;
-const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null);
+const mean = (numbers) => (numbers.length ? numbers.reduce((a, b) => a + b) / numbers.length : null);
 const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
 const headName = (head) => `head ${head + 1}`;
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
