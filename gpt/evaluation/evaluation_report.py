@@ -31,7 +31,6 @@ OTHER_KINDS = {"N": "digit", "P": "punctuation", "S": "symbol", "Z": "space", "C
 
 Values = NDArray[np.int64]
 Sums = NDArray[np.float64]  # (4,): sums of characters, ids, nats and hits
-NOTHING: Sums = np.zeros(4)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Breakdown:
         columns = (begins[scored], np.ones(n), scores.losses, scores.hits)
         sums = [np.bincount(places, column) for column in columns]
         for value, row in zip(found.tolist(), np.stack(sums, 1), strict=True):
-            self._sums[value] = self._sums.get(value, NOTHING) + row
+            self._sums[value] = self._sums.get(value, 0) + row
 
     def groups(self) -> list[Group]:
         """Return a Group for each label, in ascending order of the label's smallest value.
@@ -76,7 +75,7 @@ class Breakdown:
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
             label = LABELS[self.property_](value)
-            merged[label] = merged.get(label, NOTHING) + self._sums[value]
+            merged[label] = merged.get(label, 0) + self._sums[value]
         return [
             Group(label, int(characters), nats / max(characters, 1), hits / ids)
             for label, (characters, ids, nats, hits) in merged.items()
