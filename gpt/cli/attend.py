@@ -23,8 +23,7 @@ TITLE_CHARACTERS = 48  # characters of the text in the title of a picture or pag
 def attend(
     run: RunName = None,
     text: str | None = option(
-        "TEXT",
-        "At most model.T characters; default the start of the run's val split.",
+        "TEXT", "At most model.T characters; default the start of the run's val split."
     ),
     layer: int | None = option(
         "N", "Show a head of layer N; default the head that lowers the loss most.", min=1

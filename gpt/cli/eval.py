@@ -24,8 +24,7 @@ def evaluate(
     run: RunName = None,
     text: TextNames = None,
     by: list[str] | None = option(
-        "WHAT",
-        "Also show losses by script, position or character; repeat for more.",
+        "WHAT", "Also show losses by script, position or character; repeat for more."
     ),
     memorisation: bool = flag(
         "--memorisation",
@@ -54,11 +53,7 @@ def evaluate(
         # imported here, so that a wrong name of a run is reported before torch is imported
         from gpt.inspection.report_views import evaluation_page, evaluation_table
     report = api.evaluate(
-        model,
-        text,
-        by=by or (),
-        memorisation=memorisation,
-        surprise=html is not None,
+        model, text, by=by or (), memorisation=memorisation, surprise=html is not None
     )
     title = f"{model.run.resolve().name}, step {model.step}"
     if html is not None:

@@ -37,9 +37,7 @@ REMOVED_OPTIONS = {
     "--frequency-penalty": "use a higher --temperature instead",
 }
 # dotted key -> (last commit that loads runs with any value, the only value that loads now)
-LOADED_UNTIL: dict[str, tuple[str, Any]] = {
-    "data.max_vocabulary": ("93286f7", None),
-}
+LOADED_UNTIL: dict[str, tuple[str, Any]] = {"data.max_vocabulary": ("93286f7", None)}
 # dotted key -> (last commit that resumes runs with any value, only value that resumes now)
 RESUMED_UNTIL: dict[str, tuple[str, Any]] = {
     "train.distill": ("93286f7", None),

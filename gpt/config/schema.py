@@ -92,8 +92,7 @@ class DataConfig(ConfigSection):
         "what a document is, for data.split=documents: a file (or a record of a table), or a line",
     )
     encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
-        "utf-8",
-        "encoding of files that are not UTF-8 and have no byte-order mark, such as cp1252",
+        "utf-8", "encoding of files that are not UTF-8 and have no byte-order mark, such as cp1252"
     )
     errors: Literal["strict", "replace"] = setting(
         "strict", "stop at bytes that are not in the encoding, or replace and count them"

@@ -227,11 +227,7 @@ class EvaluationReport:
 
 
 def evaluate_text(
-    model: LanguageModel,
-    text: ScoredText,
-    *,
-    by: Sequence[str] = (),
-    surprise: bool = False,
+    model: LanguageModel, text: ScoredText, *, by: Sequence[str] = (), surprise: bool = False
 ) -> EvaluationReport:
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 

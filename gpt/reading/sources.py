@@ -47,9 +47,7 @@ def may_have_columns(name: str) -> bool:
 
 
 def open_source(
-    source: str | Sequence[str],
-    data: DataConfig | None = None,
-    stdin: Path | None = None,
+    source: str | Sequence[str], data: DataConfig | None = None, stdin: Path | None = None
 ) -> Source:
     """Open a text by its name, or several texts as one.
 
