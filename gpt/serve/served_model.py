@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
-from gpt.errors import UsageError
 from gpt.export.html import html_page
 from gpt.runs.format import CheckpointData
 from gpt.sampling.engine import Engine, open_engine
-from gpt.text.vocabulary import check_known, normalized
+from gpt.text.vocabulary import listed_characters, normalized
 
 MAX_TEXTS = 32  # largest number of texts in all requests that are being answered
 MAX_MARKS = 100  # largest number of combining characters in a row; normalising n of them is O(n^2)
@@ -53,10 +52,9 @@ class ServedModel:
         """
         if isinstance(prompt, str):
             text = self.normalized("prompt", prompt)
-            try:
-                check_known(text, self.vocabulary)
-            except UsageError as error:
-                raise HTTPException(400, f"prompt: {error}") from None
+            if outside := self.vocabulary.outside(text):
+                message = "prompt: it has characters outside the model's vocabulary"
+                raise HTTPException(400, f"{message}: {listed_characters(outside)}; leave them out")
             return self.vocabulary.encode(text).tolist()
         self._check_ids("prompt", prompt)
         return prompt

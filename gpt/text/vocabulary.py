@@ -3,7 +3,6 @@
 import json
 import logging
 import unicodedata
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,14 +157,15 @@ def prepare_prompt(
     if not isinstance(prompt, str):
         raise UsageError(f"text: expected a str, got {prompt!r:.100}")
     prompt = normalized(prompt, vocabulary)
-    if not drop_unknown:
-        check_known(prompt, vocabulary, what, advice)
+    if not (outside := vocabulary.outside(prompt)):
         return prompt
-    outside = vocabulary.outside(prompt)
-    if unknown := Counter(c for c in prompt if c in outside):
-        notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
-        log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
-    return "".join(c for c in prompt if c not in unknown)
+    if not drop_unknown:
+        message = f"{what} has characters outside the model's vocabulary"
+        raise UsageError(f"{message}: {listed_characters(outside)}; {advice}")
+    known = "".join(c for c in prompt if c not in outside)
+    notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
+    log.warning(notice, len(prompt) - len(known), len(prompt), listed_characters(outside))
+    return known
 
 
 def normalized(text: str, vocabulary: Vocabulary) -> str:
@@ -179,17 +179,6 @@ def normalized(text: str, vocabulary: Vocabulary) -> str:
         return text
     forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
     return min(forms, key=lambda each: len(vocabulary.outside(each)))
-
-
-def check_known(
-    text: str, vocabulary: Vocabulary, what: str = "the text", advice: str = "leave them out"
-) -> None:
-    """Raise UsageError if `text`, named `what` in the message, has characters without an id."""
-    if unknown := vocabulary.outside(text):
-        unknown = listed_characters(unknown)
-        raise UsageError(
-            f"{what} has characters outside the model's vocabulary: {unknown}; {advice}"
-        )
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
