@@ -252,16 +252,20 @@ class SkipInitialization(TorchFunctionMode):
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Disable Python's garbage collector in a `with` block.
+def _ready_to_capture() -> Iterator[None]:
+    """Let a CUDA graph be captured in a `with` block.
 
-    If it frees an old graph, a capture fails (github.com/pytorch/pytorch/pull/161037).
+    Meanwhile, Python's garbage collector must not free an old graph, because that would end the
+    capture (github.com/pytorch/pytorch/pull/161037). The graph gets a cuBLAS workspace of its own;
+    otherwise, it could use one that is freed with another graph.
     """
     was_enabled = gc.isenabled()
     gc.disable()
+    torch._C._cuda_clearCublasWorkspaces()
     try:
         yield
     finally:
+        torch._C._cuda_clearCublasWorkspaces()
         if was_enabled:
             gc.enable()
 
@@ -293,10 +297,11 @@ def replayed(
                     graph.register_generator_state(generator)
                 # record the kernels without running them, on a stream of `device`: torch's default
                 # capture stream is on the device of the first graph of this process
-                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                # and from a pool of streams on which nothing else runs
+                stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
                 mode = "thread_local"  # by default, allocations by other threads would fail
                 capture = torch.cuda.graph(graph, stream=stream, capture_error_mode=mode)
-                with _capturing, _no_garbage_collection(), capture:
+                with _capturing, _ready_to_capture(), capture:
                     output = step()
             graph.replay()
         return output

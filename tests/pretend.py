@@ -264,14 +264,17 @@ def two_gpus() -> Iterator[PretendedCuda]:
     """Replace the parts of torch.cuda that depend on the current GPU."""
     cuda = PretendedCuda()
     graph = type("CUDAGraph", (), {"replay": lambda self: cuda.note("replay")})
-    with patch.multiple(
-        torch.cuda,
-        device_count=lambda: 2,
-        set_device=cuda.set_device,
-        device=cuda.device,
-        is_bf16_supported=cuda.is_bf16_supported,
-        graph=cuda.graph,
-        CUDAGraph=graph,
-        Stream=lambda device: device,
+    with (
+        patch.multiple(
+            torch.cuda,
+            device_count=lambda: 2,
+            set_device=cuda.set_device,
+            device=cuda.device,
+            is_bf16_supported=cuda.is_bf16_supported,
+            graph=cuda.graph,
+            CUDAGraph=graph,
+            Stream=lambda device, priority: device,
+        ),
+        patch.object(torch._C, "_cuda_clearCublasWorkspaces", create=True),
     ):
         yield cuda

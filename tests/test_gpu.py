@@ -11,6 +11,7 @@ from gpt.distributed import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator
+from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
@@ -45,21 +46,22 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(corpus, compile
         assert evaluate(best, corpus.val) == expected
 
 
-def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatch):
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatch, ensemble):
     """Bug: every replayed step returned the loss of the newest one.
 
-    CUDA graphs replay five of nine steps, which have dropout and two lengths of windows.
+    There are dropout and 25 steps with short windows, 5 with long ones; graphs replay 22 and 2.
     """
     config = small(
-        device="cuda", model__dropout=0.3, train__steps=11, model__T=12, train__first_window=4,
+        device="cuda", model__dropout=0.3, train__steps=30, model__T=12, train__first_window=4,
         train__precision="fp32", train__compile="off",
     )  # fmt: skip
     losses = []
     for eager_steps in (EAGER_STEPS, 1000):
         monkeypatch.setattr("gpt.device.EAGER_STEPS", eager_steps)
-        model = GPT(config.model, 31, torch.Generator().manual_seed(1)).cuda()
+        model = make_model(config.model, 31, seed=1).cuda()
         step = build_step(config, model, torch.device("cuda"), SINGLE, corpus.train)
-        losses.append(step.read([step(i) for i in range(11)]))
+        losses.append(step.read([step(i) for i in range(30)]))
     torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-3, atol=1e-4)
 
 

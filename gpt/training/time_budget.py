@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import torch
+
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.section import MAX_COUNT
@@ -42,7 +44,8 @@ class Stopwatch:
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
     character of val), and SAMPLING (the sample and the checkpoint after an evaluation).
     `probed` contains the seconds of steps and of a character that were measured before training.
-    The first steps with each T are slower on CUDA; the times of `warmup` steps are not recorded.
+    The first steps with each T are slower on CUDA. A lap is not recorded if it begins before
+    `warmup` steps.
     """
 
     def __init__(
@@ -106,13 +109,21 @@ class Stopwatch:
         `step(n)` computes step n without changing weights, as `update.probe` does. The model of
         `update` scores characters of `val`. Measure each kind of work for about `seconds`.
         """
+
+        def finish(number: int) -> None:
+            """Compute a step, and wait for its end."""
+            step(number)
+            if update.device.type in ("cuda", "mps"):
+                torch.accelerator.synchronize(update.device)
+
         schedule = Schedule(config)
         for number in schedule.steps_of_each_shape():
             T = schedule.shape(number)[1]
             if T not in self.probed:
-                for _ in range(EAGER_STEPS + 1 if update.device.type == "cuda" else 0):
-                    step(number)  # the last of these steps records a CUDA graph
-                self.probed[T] = self.time(partial(step, number), ranks, seconds)
+                if any(member.recorded for member in update.members):
+                    for _ in range(EAGER_STEPS + 1):
+                        step(number)  # the last of these steps records a CUDA graph
+                self.probed[T] = self.time(partial(finish, number), ranks, seconds)
         part = val[: timed_ids(config.model.T, update.device) + 1]
         score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
         self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size

@@ -99,15 +99,17 @@ class Trainer:
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `self.metrics`."""
         T = self.schedule.shape(self.step)[1]
-        self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
+        if not self.unread:
+            self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
         self.unread.append(self.update(self.step))
         self.step += 1
         self.is_unsaved = True
         self.metrics = {}
         self.evaluator.is_best = False
         self.evaluator.progress.val_loss = None  # unknown for the new weights
-        results = self.read_due_results()
-        self.timed_s += self.stopwatch.lap(T)
+        count, results = len(self.unread), self.read_due_results()
+        if not self.unread:
+            self.timed_s += self.stopwatch.lap(T, count)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
         for callback in self.callbacks:
             callback.on_step(self.step)
