@@ -31,6 +31,9 @@ BINARY_MAGIC = {  # first bytes of a file: name of its format
     b"%!PS-": "PostScript",
     b"version https://git-lfs.github.com/spec/": LFS_POINTER,
     b"PK\x03\x04": ZIP,
+    b"\x1f\x8b\x08": "compressed file without the suffix .gz",
+    b"\xfd7zXZ\0": "compressed file without the suffix .xz",
+    b"\x28\xb5\x2f\xfd": "compressed file without the suffix .zst",
 }
 BINARY = "binary data"
 CONTROLS = bytes({*range(0x20)} - {*b"\t\n\f\r\x1b"})  # control characters that are rare in text
@@ -160,7 +163,7 @@ def advice(found: str) -> str:
         return "fetch the text by git lfs pull"
     if found == ZIP:
         return f"{CONVERT}, or, if it is an archive of texts, add .zip to its name"
-    return CONVERT
+    return "add the suffix to its name" if "without the suffix" in found else CONVERT
 
 
 def binary_format(head: bytes, encoding: str) -> str | None:
