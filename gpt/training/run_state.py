@@ -17,7 +17,6 @@ import torch
 
 from gpt.config.removed import COUNTS_NOTICE
 from gpt.config.schema import Config
-from gpt.device import EAGER_STEPS
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.runs.folder import find_run
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 
 RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by a larger factor
 
-WARMUP_STEPS = {"cuda": EAGER_STEPS + 1}  # see `Stopwatch`; by device type
 MAX_SKIPPED_STEPS = 3  # number of skipped steps in a row that causes a rollback
 MAX_ROLLBACKS = 3  # largest number of rollbacks in a run; the next divergence ends it
 
@@ -61,7 +59,7 @@ def new_state(context: RunContext, probed: Seconds | None) -> RunState:
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
     update = build_step(config, model, context.device, ranks, corpus.train)
-    stopwatch = Stopwatch(context.clock, probed, WARMUP_STEPS.get(context.device.type, 0))
+    stopwatch = Stopwatch(context.clock, probed)
     if config.train.minutes is not None and not probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
@@ -146,8 +144,7 @@ def _resumed_plan(
     is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
-    stopwatch = Stopwatch(context.clock, warmup=WARMUP_STEPS.get(context.device.type, 0))
-    schedule = Schedule(config)
+    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
     schedule.lr_scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
