@@ -37,6 +37,8 @@ def serve(
         from gpt.serve.app import serve as serve_model
         from gpt.serve.served_model import ServedModel
     except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
         raise GPTError(
             f"gpt serve needs the package {error.name}; install it: pip install starlette uvicorn"
         ) from None
