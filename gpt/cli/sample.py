@@ -30,7 +30,7 @@ def sample(
     run: RunName = None,
     prompt: list[str] | None = option("TEXT", "The text to continue; repeat for more."),
     prompt_file: str | None = option("FILE", "Continue the whole text of FILE (- is stdin)."),
-    length: int | None = option("N", "Characters to sample."),
+    length: int | None = option("N", "Characters to sample.", min=0),
     stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
     keep_stop: bool = flag("--keep-stop", "Also show the text of --stop that ended a sample."),
     no_prompt: bool = flag("--no-prompt", "Show the samples without their prompts."),
@@ -39,12 +39,19 @@ def sample(
         "Show only whole lines, such as names, that are not in the run's text (it is read again).",
     ),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
-    temperature: float | None = option("X", "Above 1: more random; 0: always the likeliest."),
-    top_k: int | None = option("K", "Keep only the K likeliest characters."),
-    top_p: float | None = option(
-        "X", "Keep the fewest, likeliest characters whose probabilities sum to X or more."
+    temperature: float | None = option(
+        "X", "Above 1: more random; 0: always the likeliest.", min=0
     ),
-    min_p: float | None = option("X", "Drop characters less likely than X times the likeliest."),
+    top_k: int | None = option("K", "Keep only the K likeliest characters.", min=1),
+    top_p: float | None = option(
+        "X",
+        "Keep the fewest, likeliest characters whose probabilities sum to X or more.",
+        min=0,
+        max=1,
+    ),
+    min_p: float | None = option(
+        "X", "Drop characters less likely than X times the likeliest.", min=0, max=1
+    ),
     seed: int | None = option("N", "Seed of the random draws; default random.", min=0),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
@@ -79,10 +86,10 @@ def sample(
     summary = visible(f"{model.summary()}, seed {seed}{repeats}")
     if interactive:
         from gpt.cli.repl import Repl
-        from gpt.sampling.sampler import sampling_rules
 
-        start = sampling_rules(model.config.sample, length=length, **rules)
         typer.echo(summary, err=True)
+        given = {k: v for k, v in {"length": length, **rules}.items() if v is not None}
+        start = model.config.sample.model_copy(update=given)
         Repl(model, seed, start, stop).run(input, show)
         return
     corpus = None

@@ -82,6 +82,7 @@ def train(
         "N",
         "A sweep: train with N seeds, and print the mean val loss and its standard error. "
         "Repeating the command resumes the sweep.",
+        min=1,
     ),
     resume: str | None = option(
         "[RUN]",
