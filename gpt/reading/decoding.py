@@ -78,7 +78,7 @@ def utf8_chunks(
     """Convert a text to UTF-8. Yield chunks of whole characters, without a byte-order mark.
 
     A block may end within a character. `errors` is Python's error handler for invalid
-    bytes: `strict`, `replace` (the number of U+FFFD is added to `notices`), or
+    bytes: `strict`, `replace` (the number of replacements is added to `notices`), or
     `surrogateescape`, which yields them unchanged.
 
     Raises:
@@ -87,16 +87,19 @@ def utf8_chunks(
     """
     is_plain = is_utf8(encoding)
     encoding = "UTF-8" if is_plain else encoding
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
-    offset = pending = replaced = 0  # counts: decoded bytes, bytes of a cut character, U+FFFD
+    new_decoder = codecs.getincrementaldecoder(encoding)
+    decoder, ignoring = new_decoder(errors), new_decoder("ignore")
+    offset = pending = replaced = 0  # counts: decoded bytes, bytes of a cut character, replacements
     at_start = True
     try:
         for block, following in pairwise(chain(blocks, [b""])):
             if is_plain and not pending and block.isascii():
                 chunk = block
             else:
+                ignoring.setstate(decoder.getstate())
                 text = decoder.decode(block, final=not following)
-                replaced += text.count("\ufffd")
+                if found := text.count("\ufffd"):  # includes any U+FFFD of the input itself
+                    replaced += found - ignoring.decode(block, not following).count("\ufffd")
                 chunk = text.encode(errors=errors)
             if at_start and chunk:
                 chunk, at_start = chunk.removeprefix(codecs.BOM_UTF8), False
@@ -112,7 +115,7 @@ def utf8_chunks(
             f"data.encoding to its encoding"
         ) from None
     if notices and errors == "replace":
-        notices.add(name, "{count} characters are U+FFFD, which stands for invalid bytes", replaced)
+        notices.add(name, "invalid bytes were read as U+FFFD; replacements: {count}", replaced)
 
 
 def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
