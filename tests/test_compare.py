@@ -230,6 +230,16 @@ def test_nan_in_nanogpts_log_is_the_final_loss_but_not_the_best(folder, gpt):
     assert row["runs"][0]["curve"]["losses"] == [4.2823, 2.6, 2.05, None]
 
 
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_a_log_of_nanogpt_without_a_finite_val_loss_is_refused(folder, gpt, loss):
+    """Bug: one of infinite losses ended in AssertionError."""
+    lines = [f"step {n}: train loss 4.2, val loss {loss if n else 4.2}" for n in (0, 250)]
+    Path("log.txt").write_text("number of parameters: 0.80M\n" + "\n".join(lines))
+    code, out, err = gpt("compare", "log.txt", folder / "sweep")
+    assert (code, out) == (2, "")
+    assert "found no finite val loss after step 0" in err
+
+
 def test_numbers_in_nanogpts_log_are_parsed_whole():
     """Bug: 1e-05 was parsed as 1, and 2.0660. ended in a ValueError."""
     for written, number in (("1e-05", 1e-05), ("2.0660.", 2.066)):

@@ -440,7 +440,7 @@ def test_the_cpu_waits_for_an_evaluation_once(pretend, make):
 def test_a_plan_ignores_the_steps_that_record_graphs():
     """Bug: on CUDA, they took half a second each, so a run of a minute ended after 11 steps."""
     now = iter([0.0, 5.0, 15.0, 17.0, 19.0])
-    stopwatch = Stopwatch(lambda: next(now), {7: 3.0})
+    stopwatch = Stopwatch(lambda: next(now), {7: 3.0}, warmup=4)
     for steps, expected in ((1, 3.0), (3, 3.0), (2, 1.0), (2, 1.0)):
         stopwatch.lap(7, steps)
         stopwatch.settle()

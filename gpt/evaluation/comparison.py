@@ -108,7 +108,7 @@ def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
                 typical_s = iteration_s
             seconds += iteration_s + (iteration - last_iteration - 1) * typical_s
             last_iteration = iteration
-    if all(math.isnan(loss) for step, *_, loss in points if step):
+    if not any(math.isfinite(loss) for step, *_, loss in points if step):
         raise UsageError(
             f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
             f"`step 250: train loss 1.97, val loss 2.05`; found no finite val loss after step 0; "

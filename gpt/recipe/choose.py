@@ -7,7 +7,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -124,7 +124,8 @@ class _Chooser:
         budget = TimeBudget(config, self.val_ids, Stopwatch(self.clock, probed))
         if fraction := budget.smaller_val_fraction(self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
-        return config, choice, probed
+        seen = round(characters / TUNED_SPEEDUP.get(self.device.type, 1.0) / choice.members)
+        return config, replace(choice, characters=min(choice.characters, seen)), probed
 
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the run's time.

@@ -47,10 +47,7 @@ class Estimate:
 
 
 def estimate_run(
-    config: Config,
-    corpus: Corpus,
-    clock: Callable[[], float],
-    probed: Seconds | None = None,
+    config: Config, corpus: Corpus, clock: Callable[[], float], probed: Seconds | None = None
 ) -> tuple[Config, Estimate]:
     """Estimate a run from a few steps and an evaluation of a temporary model.
 

@@ -16,13 +16,7 @@ from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids
 from gpt.training.backward_kinds import supports_threads, threads_each
 from gpt.training.schedule import Schedule
-from gpt.training.step import (
-    MAX_UNREAD_STEPS,
-    StepResult,
-    TrainStep,
-    join_tensors,
-    split_tensors,
-)
+from gpt.training.step import MAX_UNREAD_STEPS, StepResult, TrainStep, join_tensors, split_tensors
 
 # Shortest run that torch.compile makes faster: in seconds, and in float operations on an H100.
 # Compiling takes 17 s for each batch shape, and halves the time of a step.
@@ -48,6 +42,7 @@ class EnsembleStep:
     ) -> None:
         self.model, self.members, self.side_by_side = model, members, side_by_side
         self.device, self.precision = members[0].device, members[0].precision
+        self.warmup = members[0].warmup
         at_once = min(torch.get_num_threads(), len(members))
         self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
         self.running: list[Future[None]] = []  # the newest call of each member

@@ -59,7 +59,7 @@ def new_state(context: RunContext, probed: Seconds | None) -> RunState:
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
     update = build_step(config, model, context.device, ranks, corpus.train)
-    stopwatch = Stopwatch(context.clock, probed)
+    stopwatch = Stopwatch(context.clock, probed, update.warmup)
     if config.train.minutes is not None and not probed:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)
     budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
@@ -144,7 +144,7 @@ def _resumed_plan(
     is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
-    stopwatch, schedule = Stopwatch(context.clock), Schedule(config)
+    stopwatch, schedule = Stopwatch(context.clock, None, update.warmup), Schedule(config)
     schedule.lr_scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)

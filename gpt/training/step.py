@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import compile_mode, compile_model
+from gpt.device import EAGER_STEPS, compile_mode, compile_model
 from gpt.distributed import Ranks
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
@@ -45,6 +45,8 @@ class TrainStep:
         self.backward = make_backward(config, model, device, ranks)
         recorded = RecordedUpdate(self.update, device, self.backward.masks)
         self.recorded = recorded if self.backward.can_record else None
+        # number of first steps of each shape that are slower; the last of them records a CUDA graph
+        self.warmup = EAGER_STEPS + 1 if self.recorded else 1
         self.scaler, self.precision = self.backward.scaler, self.backward.precision
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
         muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32

@@ -10,7 +10,6 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.section import MAX_COUNT
-from gpt.device import EAGER_STEPS
 from gpt.distributed import Ranks
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate, timed_ids
@@ -21,7 +20,6 @@ from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
 SAMPLING_S = 0.2  # assumed seconds for a sample and a checkpoint, before they are measured
-WARMUP_STEPS = EAGER_STEPS + 1
 PROBE_S, MAX_PROBES = 0.3, 9  # limits for measuring one kind of work: seconds, repetitions
 
 SAMPLING, CHARACTER = "sampling", "character"  # kinds of work; see `Stopwatch`
@@ -45,12 +43,13 @@ class Stopwatch:
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
     character of val), and SAMPLING (the sample and the checkpoint after an evaluation).
     `probed` contains the seconds of steps and of a character that were measured before training.
-    The first steps with each T are slower, above all on CUDA, where they record a graph. A lap is
-    not recorded if it begins before step WARMUP_STEPS with its T.
+    A lap is not recorded if it begins before `warmup` steps with its T, because they are slower.
     """
 
-    def __init__(self, clock: Callable[[], float], probed: Seconds | None = None) -> None:
-        self.clock = clock
+    def __init__(
+        self, clock: Callable[[], float], probed: Seconds | None = None, warmup: int = 0
+    ) -> None:
+        self.clock, self.warmup = clock, warmup
         self._steps = Counter[int]()  # number of steps with each T before the recorded ones
         self.probed = dict(probed or {})
         self.seconds: dict[int | str, float] = {}  # mean of each kind of work, in training
@@ -64,7 +63,7 @@ class Stopwatch:
     def lap(self, work: int | str, times: int = 1) -> float:
         """Count the seconds since the last lap as `times` x `work`; return these seconds."""
         before, self._since = self._since, self.clock()
-        if isinstance(work, int) and self._steps[work] < WARMUP_STEPS:
+        if isinstance(work, int) and self._steps[work] < self.warmup:
             self._steps[work] += times
             return self._since - before
         seconds, count = self._recent.get(work, (0.0, 0))
@@ -119,9 +118,8 @@ class Stopwatch:
         for number in schedule.steps_of_each_shape():
             T = schedule.shape(number)[1]
             if T not in self.probed:
-                if any(member.recorded for member in update.members):
-                    for _ in range(WARMUP_STEPS):
-                        step(number)
+                for _ in range(update.warmup - 1):  # `time` omits another step
+                    step(number)
                 self.probed[T] = self.time(partial(finish, number), ranks, seconds)
         part = val[: timed_ids(config.model.T, update.device) + 1]
         score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
