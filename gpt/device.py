@@ -295,9 +295,9 @@ def replayed(
             if calls == EAGER_STEPS + 1:
                 if generator is not None:
                     graph.register_generator_state(generator)
-                # record the kernels without running them, on a stream of `device`: torch's default
-                # capture stream is on the device of the first graph of this process
-                # and from a pool of streams on which nothing else runs
+                # record the kernels without running them, on a stream of `device` (torch's default
+                # capture stream is on the device of the first graph of this process); streams with
+                # this priority have a pool of their own, so that nothing else runs on it
                 stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
                 mode = "thread_local"  # by default, allocations by other threads would fail
                 capture = torch.cuda.graph(graph, stream=stream, capture_error_mode=mode)
