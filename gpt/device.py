@@ -251,6 +251,13 @@ class SkipInitialization(TorchFunctionMode):
         return named["tensor"] if draws else func(*args, **named)
 
 
+def free_memory(device: torch.device) -> None:
+    """Free the memory on `device` of models that were trained before in this process."""
+    gc.collect()  # a TrainStep and its parts refer to each other
+    if device.type != "cpu":
+        torch.accelerator.empty_cache()
+
+
 @contextmanager
 def _ready_to_capture() -> Iterator[None]:
     """Let a CUDA graph be captured in a `with` block.

@@ -3,7 +3,6 @@
 Also measure how much of the text repeats earlier text: a model can learn to copy such text.
 """
 
-import gc
 import logging
 import math
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import Config, explicit
 from gpt.config.section import MAX_COUNT
-from gpt.device import computing_with, select_device
+from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
 from gpt.model.ensemble import make_model
@@ -114,7 +113,10 @@ class _Chooser:
         Return the config, its Choice, and the expected seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
-        size, characters = table.largest_size(sizes, self.measure_size, self.train_ids)
+        speedup = TUNED_SPEEDUP.get(self.device.type, 1.0)
+        size, characters = table.largest_size(
+            sizes, lambda size: speedup * self.measure_size(size), self.train_ids
+        )
         max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
         choice = table.choose_members(size, characters, self.train_ids, max_members)
         config = self._config(choice)
@@ -124,14 +126,13 @@ class _Chooser:
         budget = TimeBudget(config, self.val_ids, Stopwatch(self.clock, probed))
         if fraction := budget.smaller_val_fraction(self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
-        seen = round(characters / TUNED_SPEEDUP.get(self.device.type, 1.0) / choice.members)
+        seen = round(characters / speedup / choice.members)  # what the log message announces
         return config, replace(choice, characters=min(choice.characters, seen)), probed
 
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the run's time.
 
-        On a CPU, multiply this number by TUNED_SPEEDUP. From the second call on, return 0 if the
-        model would not fit into memory.
+        From the second call on, return 0 if the model would not fit into memory.
         """
         config = self._config(self._shortest_run(size)).changed(model={"ensemble": 1})
         if self.measured and not self.fits(config):
@@ -142,8 +143,7 @@ class _Chooser:
             config = config.changed(train={"max_steps": None})
         val_part = TimeBudget(config, self.val_ids, stopwatch).val_part()
         budget = TimeBudget(config, round(val_part * self.val_ids), stopwatch)
-        characters = budget.fitting_steps() * config.train.batch_size * config.model.T
-        return characters * TUNED_SPEEDUP.get(self.device.type, 1.0)
+        return budget.fitting_steps() * config.train.batch_size * config.model.T
 
     def _allowed_sizes(self) -> list[Size]:
         """Return the sizes that `base` allows; raise ConfigError if it allows none."""
@@ -203,18 +203,16 @@ class _Chooser:
             update = build_step(config, model, self.device, SINGLE, corpus.train)
             stopwatch.probe(update, update, config, corpus.val, SINGLE, seconds)
         del model, update
-        gc.collect()  # frees the objects of `update`, which refer to each other
-        if self.device.type != "cpu":
-            torch.accelerator.empty_cache()
+        free_memory(self.device)
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
         """Estimate seconds per step and scored character of an ensemble from those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
-        is_recorded = self.device.type == "cuda" and config.train.accumulation == 1
-        is_parallel = K > 1 and (is_recorded or torch.get_num_threads() > 1)
-        members_time = K * MEMBERS_TIME.get(self.device.type, 1.0) if is_parallel else K
+        on_cuda, threads = self.device.type == "cuda", torch.get_num_threads()
+        at_once = config.train.accumulation == 1 if on_cuda else threads > 1
+        members_time = K * MEMBERS_TIME.get(self.device.type, 1.0) if K > 1 and at_once else K
         step_factor = members_time * (config.train.batch_size / one_config.train.batch_size)
         steps = {work: step_factor * s for work, s in one.items() if work != CHARACTER}
         return steps | {CHARACTER: K * one[CHARACTER]}
