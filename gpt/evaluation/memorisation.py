@@ -27,7 +27,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """How many lines, and substrings of COPY_IDS ids, also occur in the train split."""
+    """Fractions of lines, and of substrings of COPY_IDS ids, that the train split contains."""
 
     copied: float  # fraction of the samples' substrings that occur in train
     in_text: float  # fraction of the evaluated text's substrings that occur in train

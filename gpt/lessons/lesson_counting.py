@@ -52,8 +52,8 @@ print(f"loss on val: guessing {math.log(V):.4f}, counted {counted:.4f}")
 # Counting needs a row for each **context** (the characters before), and long contexts rarely recur.
 # **Training** works for any model. The table becomes an `nn.Module`: `__init__` makes its
 # **parameters**, the numbers that training changes, and `forward` computes predictions from ids (B,
-# T), B texts of T characters; `model(ids)` calls `forward`. A prediction is V **logits**, numbers
-# of any size. **Softmax** turns logits into probabilities, which are positive and sum to 1:
+# T), B texts of T characters; `model(ids)` calls `forward`. A prediction is V **logits**, which
+# can be any numbers. **Softmax** turns them into probabilities, positive numbers that sum to 1:
 # $\mathrm{softmax}(x)_i = \exp(x_i) / \sum_j \exp(x_j)$.
 class Bigram(nn.Module):
     """A table (V, V): row i has the logits after character i."""

@@ -103,22 +103,22 @@ def largest_size(
 
     `sizes` are in ascending order. `seen(size)` is how many characters a model of that size would
     see in the run's time. It is called for larger and larger sizes until the result is too low. A
-    size is skipped if a larger one sees enough even at a speed inverse to its parameters.
+    size is skipped if a larger one sees enough even if its speed falls like 1 / parameters.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
     i = max(0, sum(size.parameters <= START_SIZE.parameters for size in allowed) - 1)
-    best = allowed[i], seen(allowed[i])
+    characters = seen(allowed[i])
     while i + 1 < len(allowed):
-        work = best[1] * best[0].parameters
+        work = characters * allowed[i].parameters
         fast = sum(MIN_SEEN_PER_PARAMETER * size.parameters**2 <= work for size in allowed)
         larger = max(i + 1, fast - 1)
-        characters = seen(allowed[larger])
-        if characters >= MIN_SEEN_PER_PARAMETER * allowed[larger].parameters:
-            i, best = larger, (allowed[larger], characters)
+        fewer = seen(allowed[larger])
+        if fewer >= MIN_SEEN_PER_PARAMETER * allowed[larger].parameters:
+            i, characters = larger, fewer
         else:  # also try the sizes that were skipped, if any
             allowed = allowed[:larger]
-    return best
+    return allowed[i], characters
 
 
 def useful_passes(train_characters: int) -> tuple[float, float]:

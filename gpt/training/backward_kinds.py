@@ -1,4 +1,4 @@
-"""The kinds of backward passes: in threads of a CPU, or on several ranks; and a CUDA graph.
+"""Backward passes in threads of a CPU and on several ranks; training steps as CUDA graphs.
 
 A rank is one of the processes that train one model. Each rank computes the gradient of its share
 of the batch. DistributedDataParallel averages the gradients during the last backward pass of a step
@@ -35,9 +35,8 @@ LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
 
 def make_backward(config: Config, model: GPT, device: torch.device, ranks: Ranks) -> Backward:
     """Return the fastest Backward for `device`."""
-    if device.type == "cpu":
-        return WorkerBackward(config, model, device, ranks)
-    return Backward(config, model, device, ranks)
+    kind = WorkerBackward if device.type == "cpu" else Backward
+    return kind(config, model, device, ranks)
 
 
 class RecordedUpdate:
@@ -60,15 +59,14 @@ class RecordedUpdate:
         if self.x.shape != x.shape:
             self.x, self.y = (torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.lr_factor = torch.empty((), dtype=torch.float32, device=self.device)
-            self.replay = replayed(self._update, self.device, self.masks)
+            self.replay = replayed(
+                lambda: self.update(self.x, self.y, self.lr_factor), self.device, self.masks
+            )
         self.x.copy_(x, non_blocking=True)
         self.y.copy_(y, non_blocking=True)
         self.lr_factor.fill_(lr_factor)
         loss, norm = self.replay()
         return loss.clone(), norm.clone()  # the next replay overwrites `loss` and `norm`
-
-    def _update(self) -> tuple[Tensor, Tensor]:
-        return self.update(self.x, self.y, self.lr_factor)
 
 
 class WorkerBackward(Backward):

@@ -46,7 +46,7 @@ class EnsembleStep:
         at_once = min(torch.get_num_threads(), len(members))
         self.pool = ThreadPoolExecutor(at_once, initializer=set_threads_here, initargs=(threads,))
         self.running: list[Future[None]] = []  # the newest call of each member
-        self.streams: list[Any] = []  # of CUDA, one for each member
+        self.streams: list[Any] = []  # a CUDA stream for each member; empty without CUDA
         if self.device.type == "cuda":
             self.streams = [torch.cuda.Stream(self.device) for _ in members]  # type: ignore[no-untyped-call]
 

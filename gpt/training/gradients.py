@@ -38,7 +38,7 @@ class Backward:
         self.precision = select_precision(config.train.precision, device)
         self.scaler = LossScaler(device, self.precision)
         self.characters = config.train.batch_size * config.model.T  # ids in the batch of all ranks
-        self.can_record = (  # a CUDA graph
+        self.can_record = (  # whether a step can be replayed as a CUDA graph
             device.type not in ("cpu", "mps")
             and ranks.size == config.train.accumulation == 1
             and not self.fused

@@ -1,6 +1,5 @@
 """Estimate the memory that training takes, before it is allocated."""
 
-import gc
 import math
 from collections.abc import Callable
 
@@ -42,8 +41,6 @@ def check_training_memory(
     """
     parts = training_bytes(config, vocabulary_size, device, ranks)
     if device.type == "cuda":
-        gc.collect()  # frees the CUDA graphs of earlier models
-        torch.cuda.empty_cache()
         on_host = {name: parts.pop(name) for name in HOST_PARTS}
         check_memory("training", on_host, ADVICE)
         check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])

@@ -144,7 +144,7 @@ def _resumed_plan(
     is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
-    stopwatch, schedule = Stopwatch(context.clock, None, update.warmup), Schedule(config)
+    stopwatch, schedule = Stopwatch(context.clock, warmup=update.warmup), Schedule(config)
     schedule.lr_scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, config, corpus.val, ranks)

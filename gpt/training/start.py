@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.device import computing_with, select_device
+from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks, remember
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_numbered
@@ -76,6 +76,8 @@ def train_run(
     is_new = mode not in ("resume", "extend")
     with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
+            if device.type == "cuda":  # CUDA graphs keep the memory of all activations
+                free_memory(device)
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
             context = RunContext(
                 config, corpus, run.absolute(), ranks, should_stop, device, clock, extras

@@ -108,8 +108,7 @@ class Stopwatch:
         scores characters of `val`. Measure each kind of work for about `seconds`.
         """
 
-        def finish(number: int) -> None:
-            """Compute a step, and wait for its end."""
+        def finish_step(number: int) -> None:
             step(number)
             if update.device.type in ("cuda", "mps"):
                 torch.accelerator.synchronize(update.device)
@@ -120,7 +119,7 @@ class Stopwatch:
             if T not in self.probed:
                 for _ in range(update.warmup - 1):  # `time` omits another step
                     step(number)
-                self.probed[T] = self.time(partial(finish, number), ranks, seconds)
+                self.probed[T] = self.time(partial(finish_step, number), ranks, seconds)
         part = val[: timed_ids(config.model.T, update.device) + 1]
         score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
         self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size
