@@ -213,7 +213,7 @@ def test_a_value_that_unfolds_without_end_is_refused_at_once():
 
 
 def test_there_are_few_settings():
-    assert len(SETTINGS) <= 60
+    assert len(SETTINGS) <= 61
 
 
 def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group():

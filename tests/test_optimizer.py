@@ -57,16 +57,17 @@ def test_orthogonalise_keeps_the_directions_and_evens_out_their_lengths(height, 
     assert (lengths[singular > 0.021 * singular.norm(dim=-1, keepdim=True)] > 0.9).all()
 
 
-def test_muon_worked_out_by_hand():
+@pytest.mark.parametrize("weight", [0.95, 0.7])
+def test_muon_worked_out_by_hand(weight):
     p = torch.nn.Parameter(drawn(14, 3))
-    muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, weight_decay=0.5)
+    muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, momentum=weight, weight_decay=0.5)
     momentum, expected = torch.zeros(14, 3), p.detach().clone()
     squares = [torch.zeros(5), torch.zeros(7), torch.zeros(3)]  # of the longer side
     for step, lr_factor in enumerate((0.5, 1.0, 0.2)):
         p.grad = drawn(14, 3, seed=step + 1)
         muon.step(lr_factor)
-        momentum = 0.95 * momentum + 0.05 * p.grad
-        direction = 0.05 * p.grad + 0.95 * momentum
+        momentum = weight * momentum + (1 - weight) * p.grad
+        direction = (1 - weight) * p.grad + weight * momentum
         rate = lr_factor * 0.1
         expected *= 1 - rate * 0.5
         for i, rows in enumerate([slice(0, 5), slice(5, 12), slice(12, 14)]):
@@ -106,7 +107,7 @@ def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself():
     assert qkv.grad is not None
     for part, gradient in zip(parts, qkv.grad.split([70, 70, 85]), strict=True):
         part.grad = gradient.clone()
-        Muon([part], [[len(part)]], 0.02, 0.1).step(1.0)
+        Muon([part], [[len(part)]], 0.02, 0.95, 0.1).step(1.0)
     for each in make_optimizers(model, TrainConfig(muon_learning_rate=0.02, weight_decay=0.1)):
         each.step(1.0)
     torch.testing.assert_close(qkv.detach(), torch.cat(parts))

@@ -104,6 +104,7 @@ def check_effects(config: Config, given: Collection[str]) -> None:
         ("train.max_steps", train.minutes is None and not train.plans, "train.minutes is null"),
         ("train.warmup_steps", exceeds, "it is more than train.max_steps"),
         ("train.muon_learning_rate", train.optimizer == "adamw", "train.optimizer is adamw"),
+        ("train.muon_momentum", train.optimizer == "adamw", "train.optimizer is adamw"),
         ("data.val_fraction", config.data.val_source is not None, "data.val_source is val"),
     ):
         if is_unused and key in given:

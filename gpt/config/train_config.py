@@ -112,6 +112,9 @@ class TrainConfig(ConfigSection):
         f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
         fine_tuning="scaled",
     )
+    muon_momentum: Fraction = inherited(
+        0.95, "Muon: decay of the running mean of the gradient; short runs learn more with less"
+    )
     weight_decay: Annotated[float, Field(ge=0, le=MAX_RATE)] = inherited(
         0.1, "decoupled weight decay of matrices"
     )

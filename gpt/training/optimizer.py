@@ -111,7 +111,6 @@ class Muon(Optimizer):
     equally much (NorMuon, arXiv:2510.05491).
     """
 
-    MOMENTUM = 0.95  # weight of the past in the running mean of gradients
     BETA2 = 0.95  # weight of the past in the running mean square of each neuron
 
     def __init__(
@@ -119,11 +118,13 @@ class Muon(Optimizer):
         parameters: Sequence[Tensor],  # 2-D
         rows: Sequence[list[int]],  # heights of the matrices stacked in each parameter, such as qkv
         learning_rate: float,  # peak
+        momentum: float,  # weight of the past in the running mean of gradients
         weight_decay: float,  # decoupled, as in AdamW
         dtype: torch.dtype = torch.float32,  # type of the matrix products
     ) -> None:
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.momentum = momentum
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
@@ -141,8 +142,8 @@ class Muon(Optimizer):
         process a list of tensors with one kernel.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
-        gradients = update_means(momentum, self.gradients, self.MOMENTUM, skip)
-        directions = torch._foreach_lerp(gradients, momentum, self.MOMENTUM)  # Nesterov momentum
+        gradients = update_means(momentum, self.gradients, self.momentum, skip)
+        directions = torch._foreach_lerp(gradients, momentum, self.momentum)  # Nesterov momentum
         decay = rate * self.weight_decay
         torch._foreach_mul_(self.parameters, 1 - (decay if skip is None else ~skip * decay))
         matrices, steps = self._split(self.parameters), self._split([*directions])
@@ -232,7 +233,8 @@ def make_optimizers(
     assert isinstance(block, Block)
     qkv = block.attention.sizes
     rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
-    muon = Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype)
+    muon_rate, momentum = config.muon_learning_rate, config.muon_momentum
+    muon = Muon([*in_blocks.values()], rows, muon_rate, momentum, decay, dtype)
     return [muon, AdamW([*others, *vectors], rate, betas, 0.0)]
 
 
