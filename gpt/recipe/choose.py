@@ -6,7 +6,7 @@ Also measure how much of the text repeats earlier text: a model can learn to cop
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -35,9 +35,6 @@ PROBE_PART = 0.05  # largest fraction of the command's time for all measurements
 USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
 # Step time of K members / (K x step time of one model), by device type, if they train at once.
 MEMBERS_TIME = {"cpu": 0.9, "cuda": 0.6}
-# On a CPU, table.py was tuned to speeds of backward passes alone, this much above those of steps.
-TUNED_SPEEDUP = {"cpu": 1.4}
-MAX_SPEEDUP = 1.25  # largest ratio of passes to useful passes in a run that is faster than planned
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
@@ -113,10 +110,7 @@ class _Chooser:
         Return the config, its Choice, and the expected seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
-        speedup = TUNED_SPEEDUP.get(self.device.type, 1.0)
-        size, characters = table.largest_size(
-            sizes, lambda size: speedup * self.measure_size(size), self.train_ids
-        )
+        size, characters = table.largest_size(sizes, self.measure_size, self.train_ids)
         max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
         choice = table.choose_members(size, characters, self.train_ids, max_members)
         config = self._config(choice)
@@ -126,8 +120,7 @@ class _Chooser:
         budget = TimeBudget(config, self.val_ids, Stopwatch(self.clock, probed))
         if fraction := budget.smaller_val_fraction(self.corpus):
             config = load_config(config, [("data.val_fraction", fraction)])
-        seen = round(characters / speedup / choice.members)  # what the log message announces
-        return config, replace(choice, characters=min(choice.characters, seen)), probed
+        return config, choice, probed
 
     def measure_size(self, size: Size) -> float:
         """Measure a model of `size`; return how many characters it would see in the run's time.
@@ -177,7 +170,7 @@ class _Chooser:
         changes = table.settings(choice, T, batch_size, repeats=self.repeats)
         in_step = step_characters(choice.characters, T, batch_size)
         useful_passes, _ = table.useful_passes(self.train_ids)
-        max_characters = MAX_SPEEDUP * useful_passes * self.train_ids
+        max_characters = table.MAX_USEFUL * useful_passes * self.train_ids
         changes |= {
             "train.minutes": self.base.train.minutes,
             "train.sample_length": SAMPLE_LENGTH,

@@ -4,23 +4,24 @@ The speed of a size times the time is the number of characters that a model of t
 In this module, a character means an id, which can also be a byte.
 
 1. **Size.** Exclude sizes with more than MAX_PARAMETERS_PER_TRAIN_CHARACTER parameters for each
-   character of the train split. Start with the largest remaining size up to START_SIZE, or with the
-   smallest if all are larger. Go to the next larger size as long as the run would see at least
-   MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The start size may see fewer.
+   character of the train split. Start with the smallest size. Go to the next larger size as long as
+   the run would see at least MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The
+   smallest size may see fewer.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
-   equally. No model makes more than the useful passes; any remaining time is unused.
+   equally. No model makes more than MAX_USEFUL times the useful passes; any remaining time is
+   unused.
 3. **Token dropout** is listed in PASSES. It is used if a member makes at least MIN_DROPOUT_PASSES.
 4. T follows from the shorter split (`context_length`). All other settings follow from the size, T
    and the characters that each member sees (`settings`).
 
 For example, a model of 3 layers with 128 channels has about 0.6 million parameters. On two CPU
-cores it sees 13 million characters in five minutes, which is 22 for each parameter. The next size,
-4 x 160, would see 7 million, 6 for each parameter, which is too few. The train split of a text of
-1.1 MB has 1 million characters, of which 5 passes are useful: 13 / 5 is about 3 members.
+cores it sees 9 million characters in five minutes, which is 15 for each parameter. The next size,
+4 x 160, would see 5 million, 4 for each parameter, which is too few. The train split of a text of
+1.1 MB has 1 million characters, of which 3.5 passes are useful: 9 / 3.5 is about 3 members.
 
-The numbers were chosen by the losses of 221 recorded runs of 14 texts (scripts/experiments.md).
+scripts/experiments.md has the losses of the runs by which the numbers were chosen.
 """
 
 import math
@@ -31,18 +32,19 @@ from typing import Any, NamedTuple
 
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
-MIN_SEEN_PER_PARAMETER = 12  # characters; about 20 are best for large models (arXiv:2203.15556)
+MIN_SEEN_PER_PARAMETER = 5  # characters; about 20 are best for large models (arXiv:2203.15556)
 MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more parameters are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
 PASSES = (
-    (30_000, 9.0, 0.1),
-    (100_000, 7.5, 0.05),
-    (400_000, 6.0, 0.02),
-    (3_000_000, 5.0, 0.01),
-    (math.inf, 4.0, 0.01),
+    (30_000, 6.5, 0.1),
+    (100_000, 5.5, 0.05),
+    (400_000, 4.5, 0.02),
+    (3_000_000, 3.5, 0.01),
+    (math.inf, 3.0, 0.01),
 )
-MIN_DROPOUT_PASSES = 2  # token dropout is not used if a member makes fewer passes
+MAX_USEFUL = 1.5  # largest ratio of a member's passes to the useful passes
+MIN_DROPOUT_PASSES = 1.5  # token dropout is not used if a member makes fewer passes
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 LONGEST_CONTEXT = 512  # largest T of a model with fewer than LARGE_PARAMETERS parameters
 LONGEST_LARGE_CONTEXT = 1024  # largest T of a model with LARGE_PARAMETERS parameters or more
@@ -67,7 +69,6 @@ class Size(NamedTuple):
 LAYERS = (2, 2, 2, 3, 4, 4, 6, 6, 8, 8, 8, 12, 12)  # n_layer of each size
 CHANNELS = (64, 96, 128, 128, 160, 192, 192, 256, 320, 384, 512, 640, 768)  # C of each size
 SIZES = tuple(map(Size, LAYERS, CHANNELS))
-START_SIZE = Size(2, 128)  # the best size for short runs: see configs/shakespeare_fast.yaml
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,7 @@ def largest_size(
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
-    i = max(0, sum(size.parameters <= START_SIZE.parameters for size in allowed) - 1)
-    characters = seen(allowed[i])
+    i, characters = 0, seen(allowed[0])
     while i + 1 < len(allowed):
         work = characters * allowed[i].parameters
         fast = sum(MIN_SEEN_PER_PARAMETER * size.parameters**2 <= work for size in allowed)
@@ -134,7 +134,7 @@ def choose_members(
     passes, dropout = useful_passes(train_characters)
     useful = passes * train_characters
     members = min(max(1, round(characters / useful)), max_members)
-    per_member = round(min(characters / members, useful))
+    per_member = round(min(characters / members, MAX_USEFUL * useful))
     if per_member < MIN_DROPOUT_PASSES * train_characters:
         dropout = 0.0
     return Choice(size, per_member, members, dropout)
@@ -164,12 +164,22 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
     return max(T, 1 << min(18, max(10, round(math.log2(ideal)))))
 
 
+def muon_momentum(steps: int) -> float:
+    """Return Muon's momentum for a run of `steps` steps: 0.8 for 100, 0.9 for 1,000 steps.
+
+    In a longer run, the mean of the gradients should cover more steps, but a smaller part of the
+    run: about 5 of 100 steps, 10 of 1,000, and 20 of 10,000 (scripts/experiments.md).
+    """
+    return round(1 - 0.2 * (steps / 100) ** -0.3, 2)
+
+
 def settings(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> dict[str, Any]:
     """Return the settings of the run `choice`, by dotted key.
 
-    Shorter runs have larger learning rates. Models wider than RUN_C have a smaller AdamW rate.
+    Shorter runs have larger learning rates, and less momentum (`muon_momentum`). Models wider than
+    RUN_C have a smaller AdamW rate.
     `repeats` says whether the text repeats itself, as code does. If so, copying is made easier to
     learn: half of each key comes from the previous character, there are at least two heads, and
     `train.first_window` is longer.
@@ -195,7 +205,8 @@ def settings(
         "train.steps": steps,
         "train.batch_size": in_step // T,
         "train.first_window": T // divisor if T % divisor == 0 else T,
-        "train.muon_learning_rate": _two_digits(MUON_LEARNING_RATE * relative_length**-0.125),
+        "train.muon_learning_rate": _two_digits(MUON_LEARNING_RATE * relative_length**-0.2),
+        "train.muon_momentum": muon_momentum(steps),
         "train.learning_rate": _two_digits(learning_rate),
         "train.min_learning_rate": 1e-6,
         "train.warmup_steps": min(steps, max(5, steps // 60)),
