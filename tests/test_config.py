@@ -10,7 +10,7 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpt.api.new_run import as_changes
+from gpt.api.settings import as_changes
 from gpt.config.load import SHIPPED, load_config
 from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.train_config import MAX_RATE, MUON_RATIO

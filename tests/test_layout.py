@@ -67,6 +67,29 @@ def test_importing_gpt_loads_no_large_library_and_leaves_the_environment_alone()
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
+def loaded_by(*modules: str) -> set[str]:
+    """Return the names of all modules that are loaded after a program has imported `modules`."""
+    program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
+
+
+def test_importing_training_does_not_load_matplotlib():
+    """Its import takes a second, and only the picture at the end of a run needs it."""
+    assert "matplotlib" not in loaded_by("gpt.training.start")
+
+
+def test_the_reading_order_loads_nothing_around_it():
+    """The eleven files that contain the GPT can be read without the folders around them."""
+    page = (PACKAGE / "README.md").read_text("utf-8")
+    files = re.findall(r"^\| \[(\S+)\.py\]", page.partition("## Where is")[0], re.M)
+    assert len(files) == 11
+    around = ("reading", "inspection", "recipe", "export", "serve", "lessons")
+    loaded = loaded_by(*(f"gpt.{file.replace('/', '.')}" for file in files))
+    assert [
+        name for name in loaded if name.startswith(tuple(f"gpt.{each}" for each in around))
+    ] == []
+
+
 def duplicates(places: list[tuple[str, str]]) -> dict[str, set[str]]:
     """Return the names that occur in several places, with these places."""
     found: dict[str, set[str]] = {}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.evaluation import run_config, run_text
 from gpt.api.model import load
+from gpt.api.run_text import run_config, run_text
 from gpt.errors import GPTError, UsageError, counted
 from gpt.files import from_here
 from gpt.terminal import phase

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.extras import choose_settings
-from gpt.api.new_run import NewRun, Settings, TextPath, as_changes, read_text, since_now
+from gpt.api.new_run import NewRun, choose_settings, since_now
+from gpt.api.run_text import read_text
+from gpt.api.settings import Settings, TextPath, as_changes
 from gpt.errors import UsageError
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase

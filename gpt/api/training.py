@@ -1,20 +1,13 @@
-"""Train a run, or resume it."""
+"""Train a run, resume it, or estimate what it costs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.api.new_run import (
-    NewRun,
-    Settings,
-    TextPath,
-    as_changes,
-    changed_config,
-    optional,
-    read_text,
-    since_now,
-)
-from gpt.distributed import Ranks, begin_training, joined
+from gpt.api.new_run import NewRun, since_now
+from gpt.api.run_text import read_text
+from gpt.api.settings import Settings, TextPath, as_changes, changed_config
+from gpt.distributed import Ranks, begin_training, check_alone, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.signals import saving_on_interrupt
@@ -22,6 +15,7 @@ from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
+    from gpt.recipe.dry_run import Estimate
     from gpt.text.corpus import Corpus
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
@@ -228,11 +222,7 @@ def _train(
     probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
-        from gpt.training.run_context import Extras
         from gpt.training.start import train_run
-
-    module = optional("gpt.api.extras")
-    extras = module.training_extras() if module else Extras()
 
     return train_run(
         config,
@@ -244,5 +234,39 @@ def _train(
         should_stop=should_stop,
         on_event=on_event,
         ranks=ranks,
-        extras=extras,
     )
+
+
+def estimate(
+    config: "Config | str | Path | None" = None,
+    *,
+    text: TextPath | Sequence[TextPath] | None = None,
+    minutes: float | None = None,
+    settings: Settings = (),
+    init_from: str | Path | None = None,
+    clock: Callable[[], float] | None = None,
+) -> tuple["Config", "Estimate"]:
+    """Estimate the parameters, memory and time of a training run, without training it.
+
+    Args:
+        config: as for `train`.
+        text: as for `train`.
+        minutes: as for `train`.
+        settings: as for `train`.
+        init_from: as for `train`.
+        clock: as for `train`.
+
+    Returns:
+        The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
+
+    Raises:
+        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
+        UsageError: torchrun started several processes.
+    """
+    check_alone("a dry run")
+    clock = clock or since_now()
+    new = NewRun(config, text, settings, minutes, init_from)
+    chosen, corpus, probed = new.prepare(new.resolve(), clock)
+    with phase("loading PyTorch"):
+        from gpt.recipe.dry_run import estimate_run
+    return estimate_run(chosen, corpus, clock, probed)

@@ -100,14 +100,13 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.api.new_run import optional
+    from gpt.recipe.sweep_spec import combinations
     from gpt.runs.folder import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    spec = optional("gpt.recipe.sweep_spec")
-    varies = seeds is not None or (spec is not None and any(spec.combinations(changes).values()))
+    varies = seeds is not None or any(combinations(changes).values())
     is_sweep = resume is None and varies
     swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds

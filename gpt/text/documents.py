@@ -3,11 +3,8 @@
 Each document is read in chunks of UTF-8, in which line ends are changed to LF.
 """
 
-import codecs
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -15,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError, listed, shown
 from gpt.seeds import random_stream
 
-_UTF8_FILE = "a text file in UTF-8; other texts need the folder gpt/reading"
 MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
@@ -44,32 +39,6 @@ class Source:
     files: tuple[Path, ...] = ()  # files on disk that contain the text
     notices: Callable[[], Sequence[str]] = tuple  # called after reading; returns lines to log
     standard_input: Path | None = None  # file with the text from standard input, if it is used
-
-
-def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
-    """Open UTF-8 files as one text: the fallback where the folder gpt/reading is missing.
-
-    Raise TextError if they are not UTF-8, here or when they are read.
-    """
-    paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
-    for path in paths:
-        if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file can raise)
-            raise TextError(f"{shown(str(path))}: expected {_UTF8_FILE}")
-    for name in ("column", "encoding", "errors", "exclude", "include"):
-        if getattr(data, name) != getattr(DataConfig(), name):
-            raise TextError(f"leave out data.{name}: it needs the folder gpt/reading")
-    documents = [Document(str(path), partial(_utf8, path)) for path in paths]
-    return Source(listed([*map(str, paths)], 1), lambda: iter(documents), tuple(paths))
-
-
-def _utf8(path: Path) -> Iterator[bytes]:
-    try:
-        content = path.read_bytes()
-        if "\0" in content.decode():
-            raise ValueError("found a NUL byte: binary data")
-    except (OSError, ValueError) as error:
-        raise TextError(f"{path}: expected {_UTF8_FILE} ({error})") from None
-    yield content.removeprefix(codecs.BOM_UTF8)
 
 
 class Normalizer:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
+from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.shapes import parameter_count
@@ -127,7 +128,7 @@ class Evaluator:
             bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # training up to the last checkpoint
-            trigram_bits_per_character=context.extras.measure_baseline(context.corpus),
+            trigram_bits_per_character=trigram_bits_per_character(context.corpus),
         )
 
     def _score(self, step: int, name: str, count: int) -> dict[str, float]:

@@ -14,23 +14,11 @@ from gpt.config.schema import Config
 from gpt.config.train_config import TrainConfig
 from gpt.distributed import Ranks
 from gpt.files import from_here
-from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Ids
 
 OVERFIT_EVALUATIONS = 3  # warn after this number of evaluations in a row without a new best loss
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s|passes)$")]
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Functions that other parts of the package add to a run; by default there are none."""
-
-    # returns a trigram model's bits per character of val
-    measure_baseline: Callable[[Corpus], float | None] = lambda corpus: None
-    # returns a PNG of the attention weights on an excerpt, given the excerpt's ids and a title
-    draw_attention: Callable[[LanguageModel, Corpus, Ids, str], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,6 @@ class RunContext:
     should_stop: Callable[[], bool]  # any thread may call it
     device: torch.device
     clock: Callable[[], float]  # seconds since the command began
-    extras: Extras = Extras()
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ from gpt.training.backward_kinds import select_own_device
 from gpt.training.build_step import computed_with
 from gpt.training.callbacks import OnEvent
 from gpt.training.memory_estimate import check_training_memory
-from gpt.training.run_context import Extras, Outcome, RunContext
+from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import RunState, new_state, resumed_state
 from gpt.training.time_budget import Seconds
 from gpt.training.trainer import Trainer
@@ -53,7 +53,6 @@ def train_run(
     clock: Callable[[], float] | None = None,
     probed: Seconds | None = None,
     ranks: Ranks = SINGLE,
-    extras: Extras = Extras(),  # noqa: B008  # it is immutable
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
@@ -79,9 +78,7 @@ def train_run(
             if device.type == "cuda":  # CUDA graphs keep the memory of all activations
                 free_memory(device)
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
-            context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, clock, extras
-            )
+            context = RunContext(config, corpus, run.absolute(), ranks, should_stop, device, clock)
             if is_new:
                 state = new_state(context, probed)
                 # create the folder only now, because the calls above can fail

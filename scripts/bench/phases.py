@@ -15,7 +15,7 @@ import typer
 
 # functions whose time is measured, without the time of others of this list that they call
 PHASES = {
-    "read the text": "gpt.api.new_run:encode_sources",
+    "read the text": "gpt.api.run_text:encode_sources",
     "make the model": "gpt.training.run_state:initial_model",
     "start the device": "gpt.training.start:select_device",
     "compile": "gpt.training.step:compile_model",
@@ -25,7 +25,7 @@ PHASES = {
     "samples": "gpt.training.evaluator:generate_text",
     "checkpoints": "gpt.training.checkpointer:Checkpointer.save",
     "baselines": "gpt.evaluation.baselines:trigram_bits_per_character",
-    "pictures": "gpt.api.extras:draw_attention",
+    "pictures": "gpt.training.tensorboard:TensorBoard.on_end",
     "last sample": "gpt.cli.train:_print_outcome",
 }
 
