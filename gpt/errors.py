@@ -57,11 +57,11 @@ class TextError(GPTError):
 
 
 class CheckpointError(GPTError):
-    """A checkpoint is missing, damaged or in another format."""
+    """A checkpoint is missing or damaged."""
 
 
 class Unreadable(GPTError):
-    """A file of a run exists but cannot be read now, so its content is unknown."""
+    """A run may be intact, but cannot be read now, or only by another version of gpt."""
 
 
 class OutOfMemory(GPTError):

@@ -133,16 +133,12 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text
         assert result.standard_error == pytest.approx(deviation / math.sqrt(3))
 
 
-def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_threads(
-    gpt, config_file, set_threads
-):
-    """The digits depend on the threads. Earlier versions stored `jobs`, the runs at once."""
+def test_another_machine_resumes_the_sweep_with_its_threads(gpt, config_file, set_threads):
+    """The digits depend on the threads."""
     command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
     set_threads(4)
     out = gpt(*command)[1]
     assert gpt("runs", "--yes", "--delete", "small-sweep/seed-1338")[0] == 0
-    spec = json.loads((SWEEP / "sweep.json").read_text())
-    (SWEEP / "sweep.json").write_text(json.dumps({"jobs": 2} | spec))
     set_threads(1)
     assert gpt("train", "--resume", "small-sweep")[:2] == gpt(*command)[:2] == (0, out)
     lines = (SWEEP / "seed-1338/provenance.jsonl").read_text().splitlines()

@@ -1,6 +1,5 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
-import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +8,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
-from gpt.config.removed import COUNTS_NOTICE
 from gpt.errors import UsageError
 from gpt.files import check_working_folder
 from gpt.runs.folder import find_run
@@ -20,9 +18,6 @@ from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
 from gpt.text.vocabulary import encode_prompt, prepare_prompt
-
-log = logging.getLogger(__name__)
-
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,13 +257,11 @@ def load(
 
     Raises:
         UsageError: there is no such run.
-        CheckpointError: the checkpoint is missing, damaged or in another format.
+        CheckpointError: the checkpoint is missing or damaged.
+        Unreadable: the checkpoint cannot be read now, or another version of gpt wrote it.
     """
     folder = find_run(None if run is None else str(run))
-    data = read_checkpoint(folder, checkpoint)
-    if data.had_counts:
-        log.warning(COUNTS_NOTICE, folder)
-    return Model(folder, data, device)
+    return Model(folder, read_checkpoint(folder, checkpoint), device)
 
 
 def _whole_number(name: str, value: object, least: int) -> int:

@@ -195,8 +195,6 @@ def _resumed(
     run = begun or run  # after a restart, continue the same run, which may not be the newest
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
-    if newest.cannot_resume is not None:
-        raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
         minutes = None  # the saved config of the run contains the minutes
     changes = as_changes(settings)

@@ -24,7 +24,7 @@ from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Unreadable
 from gpt.files import naming, sync_folder, write_atomically, write_synced
 from gpt.runs import format as layout
-from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.format import STEP_NAME, CheckpointData, TrainingState
 from gpt.runs.read import read_index
 from gpt.seeds import member_seed
 
@@ -109,7 +109,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
 def _prune(folder: Path, kept: set[int | None]) -> None:
     """Remove temporary folders, and all checkpoints except those of the steps in `kept`."""
     for entry in folder.iterdir():
-        ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
+        ours = re.fullmatch(rf"{STEP_NAME}|\.{STEP_NAME}\.(tmp|replaced)", entry.name)
         if ours and not (ours[1] and int(ours[1]) in kept):
             shutil.rmtree(entry, ignore_errors=True)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from gpt.config.removed import COUNTS_NOTICE
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
 from gpt.model.ensemble import LanguageModel, make_model
@@ -85,12 +84,6 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     far. Raise ConfigError, UsageError or CheckpointError if the run cannot continue.
     """
     data, state = context.ranks.broadcast(recover, context.folder)
-    if data.had_counts:
-        log.warning(
-            f"{COUNTS_NOTICE}. The run continues on the whole train split, so its results differ "
-            f"from those of the old version",
-            context.name,
-        )
     with _refusing_other_state(context, data.step):
         progress = Progress(**state.numbers["progress"])
         before = {name: state.numbers[name] for name in ("threads", "precision")}
@@ -211,8 +204,6 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
-    if data.had_counts:
-        log.warning(COUNTS_NOTICE, run)
     added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
     log.info("fine-tuning from %s, step %d: %s", run, data.step, added)
     warn_of_known_val(data.config, config)
