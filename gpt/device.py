@@ -54,12 +54,12 @@ def select_device(name: str) -> torch.device:
         raise DeviceError(
             f"device {name}: expected {' or '.join(['auto', *names])}; torch {torch.__version__} "
             f"sees {counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; "
-            f"use --device cpu, or install another build of torch"
+            f"use cpu, or install another build of torch"
         )
     if name == "mps" and torch.__version__ < MIN_MPS_TORCH:
         raise DeviceError(
             f"device mps: expected torch {MIN_MPS_TORCH} or later, got {torch.__version__}, whose "
-            f"attention is wrong on Apple GPUs; upgrade torch, or use --device cpu"
+            f"attention is wrong on Apple GPUs; upgrade torch, or use cpu"
         )
     device = torch.device(name)
     if device.index is not None and device.type == "cuda":

@@ -288,7 +288,7 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed():
     (half / "model.safetensors").write_bytes(b"half")
     (RUN / "config.yaml").write_text("seed: 1\n")
     (RUN / "provenance.jsonl").touch()
-    with pytest.raises(UsageError, match=r"r has no complete checkpoint.* overwrite=True run_dir"):
+    with pytest.raises(UsageError, match=r"r has no complete checkpoint.* overwrite=True, run_dir"):
         find_run("r")
     with pytest.raises(
         UsageError, match=r"r exists; replace it by overwrite=True, or choose another"

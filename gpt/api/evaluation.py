@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.model import Model
 from gpt.api.run_text import encode_sources, open_sources, run_text
 from gpt.api.settings import TextPath, changed_config
-from gpt.errors import GPTError, UsageError
+from gpt.errors import GPTError, UsageError, arguments
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
@@ -60,9 +60,10 @@ def evaluate(
     else:
         scored = _text(model, text)
     if memorisation and scored.train is None:
+        option = arguments("memorisation")
         raise UsageError(
-            "--memorisation needs the text that the run was trained on; put it back, or leave out "
-            "--memorisation"
+            f"{option} needs the text that the run was trained on; put it back, or leave out "
+            f"{option}"
         )
     with phase("loading the model"):
         from gpt.evaluation.evaluation_report import evaluate_text

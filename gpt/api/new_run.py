@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.run_text import encode_sources, open_sources, read_text, summary_of
 from gpt.api.settings import Settings, TextPath, as_changes, changed_config
 from gpt.distributed import SINGLE, Ranks
-from gpt.errors import counted
+from gpt.errors import counted, setting_arguments
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class NewRun:
         if limit is not None:
             log.info(
                 f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
-                f"train.steps=N changes that"
+                f"{setting_arguments('train.steps=N')} changes that"
             )
         return config
 
@@ -164,7 +164,7 @@ def choose_settings(
     if is_unit_open and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
-            f"instead; data.vocabulary=characters changes that"
+            f"instead; {setting_arguments('data.vocabulary=characters')} changes that"
         )
         config = load_config(config, [("data.vocabulary", "bytes")])
         corpus = encode_sources(config, sources, ranks=ranks)

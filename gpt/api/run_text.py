@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.settings import Settings, TextPath, changed_config
 from gpt.distributed import SINGLE, Ranks
-from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError
+from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, command
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def open_sources(
             if folder is None:
                 raise
             moved = (
-                "the run reads its text relative to the folder in which it was started: run the "
-                "command there, or put the text back (to resume an unfinished run, name a moved "
-                "text: gpt train TEXT --resume RUN)"
+                f"the run reads its text relative to the folder in which it was started: run the "
+                f"command there, or put the text back (to resume an unfinished run, name a moved "
+                f"text: {command('train', 'TEXT', '--resume', 'RUN')})"
             )
             raise TextError(f"{error}; {moved}") from None
 

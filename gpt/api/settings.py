@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import UsageError, shown
+from gpt.errors import UsageError, arguments, shown
 from gpt.files import check_working_folder
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def changed_config(
     if "train.steps" in given and "train.plans" not in given:
         if "train.minutes" in given:
             raise UsageError(
-                "expected either --minutes or train.steps, got both; leave out train.steps to "
-                "train as many steps as fit into the minutes"
+                f"expected either {arguments('minutes')} or train.steps, got both; leave out "
+                f"train.steps to train as many steps as fit into the minutes"
             )
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]

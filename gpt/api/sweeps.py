@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.new_run import NewRun, choose_settings, since_now
 from gpt.api.run_text import read_text
 from gpt.api.settings import Settings, TextPath, as_changes
-from gpt.errors import UsageError
+from gpt.errors import UsageError, arguments
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpt.recipe.sweep import Sweep
 
 
-def sweep(
+def sweep(  # noqa: D417  # `train` describes the other arguments
     config: "Config | str | Path | None" = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -36,19 +36,17 @@ def sweep(
     is resumed, and finished runs are not trained again. If a run fails, the others are still
     trained.
 
+    The arguments are those of `train`, with these differences. If `config` is None, runs with the
+    same text, time and model settings share the choice of the other settings. The events of
+    `on_event` also have `run`, the name of the run.
+
     Args:
-        config: as for `train`. If it is None, settings are chosen for the text. Runs with the same
-            text, time and model settings share the choice.
-        text: as for `train`.
         minutes: the time of each run.
-        settings: as for `train`, but a setting may have a list of values to combine, such as
+        settings: a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of runs of each combination. Their seeds are the setting `seed` of the
             config, `seed` + 1 and so on.
-        init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
-        should_stop: as for `train`.
-        on_event: as for `train`. Each event also has `run`, the name of the run.
 
     Returns:
         A Sweep: the combinations, each with its runs and their best val losses in nats per
@@ -75,7 +73,8 @@ def sweep(
     if seeds is not None:
         first = next(iter(combined.values()))
         if "seed" in first:
-            raise UsageError("expected either --seeds or several values of seed, got both")
+            option = arguments("seeds")
+            raise UsageError(f"expected either {option} or several values of seed, got both")
         check_count(seeds * len(combined))
         seed = with_values(first).resolve(in_sweep=True).seed
         combined = combinations([*changes, ("seed", [*range(seed, seed + seeds)])])
@@ -108,10 +107,8 @@ def resume_sweep(
 ) -> "Sweep":
     """Train the unfinished runs of a sweep, and compare all its runs as `sweep` does.
 
-    Args:
-        folder: the folder of the sweep, or its name under `runs/`.
-        should_stop: as for `train`.
-        on_event: as for `sweep`.
+    `folder` is the folder of the sweep, or its name under `runs/`. `should_stop` and `on_event` are
+    those of `sweep`.
 
     Returns:
         The Sweep, as `sweep` returns it.

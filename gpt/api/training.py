@@ -135,7 +135,7 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
         check_keeps(run, config)
 
 
-def resume(
+def resume(  # noqa: D417  # `train` describes the other arguments
     run: str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -147,6 +147,8 @@ def resume(
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with its config as changed by `settings`.
 
+    `should_stop`, `on_event` and `clock` are those of `train`.
+
     Args:
         run: the folder of the run, or its name under `runs/`; by default, the newest run.
         text: the new location of the run's text, if it was moved.
@@ -154,9 +156,6 @@ def resume(
             short warmup. For an interrupted run, `minutes` is the total time over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
             to `train.plans`, so that a new run with the saved config repeats this run.
-        should_stop: as for `train`.
-        on_event: as for `train`.
-        clock: as for `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.
@@ -166,6 +165,7 @@ def resume(
         UsageError: there is no such run; its text has changed; it is finished, and no minutes or
             steps are added; or `minutes` are too few for one step.
         CheckpointError: no checkpoint of the run can be read.
+        Unreadable: the checkpoint cannot be read now, or another version of gpt wrote it.
         TextError, DeviceError, OutOfMemory, TrainingError: see `train`.
         Interrupted, KeyboardInterrupt: see `train`.
     """
@@ -246,13 +246,7 @@ def estimate(
 ) -> tuple["Config", "Estimate"]:
     """Estimate the parameters, memory and time of a training run, without training it.
 
-    Args:
-        config: as for `train`.
-        text: as for `train`.
-        minutes: as for `train`.
-        settings: as for `train`.
-        init_from: as for `train`.
-        clock: as for `train`.
+    The arguments are those of `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.

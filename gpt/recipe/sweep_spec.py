@@ -24,7 +24,7 @@ from gpt.config.mistakes import explain
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
-from gpt.errors import ConfigError, UsageError, shown
+from gpt.errors import ConfigError, UsageError, arguments, setting_arguments, shown
 from gpt.files import read_bounded, write_atomically
 from gpt.runs.folder import MAX_SWEEP_BYTES, SWEEP
 
@@ -80,7 +80,7 @@ def read_spec(folder: Path) -> SweepSpec:
         reason = next(explain(error))[1] if isinstance(error, ValidationError) else error
         raise UsageError(
             f"{path}: expected the specification of a sweep, but the file is not valid ({reason}); "
-            f"restore the file, or choose another --run-dir"
+            f"restore the file, or choose another {arguments('run_dir')}"
         ) from None
 
 
@@ -92,8 +92,9 @@ def check_different(trials: Sequence[Trial]) -> None:
         if first != trial.name:
             raise UsageError(
                 f"expected runs that differ, but {first} and {trial.name} have the same settings "
-                f"(null stands for the default value; --minutes and --init-from override "
-                f"train.minutes and train.init_from); leave one out"
+                f"(null stands for the default value; {arguments('minutes')} and "
+                f"{arguments('init_from')} override train.minutes and train.init_from); leave one "
+                f"out"
             )
 
 
@@ -103,7 +104,7 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     if before != now:
         raise UsageError(
             f"{folder} holds a sweep with other runs or settings than given now; give the "
-            f"settings of that sweep to resume it, or choose another --run-dir"
+            f"settings of that sweep to resume it, or choose another {arguments('run_dir')}"
         )
 
 
@@ -168,7 +169,8 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
         return None
     if not texts or not all(texts):
         given = shown(", ".join(texts) or "[]")
-        raise ConfigError(f"--set {key}={given}: expected a value before and after each comma")
+        origin = setting_arguments(f"{key}={given}")
+        raise ConfigError(f"{origin}: expected a value before and after each comma")
     return texts
 
 

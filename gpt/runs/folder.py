@@ -6,7 +6,6 @@ Imports no torch, so that a wrong name is reported at once.
 import difflib
 import json
 import os
-import shlex
 import time
 import unicodedata
 from contextlib import suppress
@@ -14,7 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError, listed, shown
+from gpt.errors import (
+    CheckpointError,
+    GPTError,
+    Unreadable,
+    UsageError,
+    arguments,
+    command,
+    listed,
+    resume_command,
+    shown,
+)
 from gpt.files import read_bounded
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
@@ -75,8 +84,8 @@ def find_run(name: str | None) -> Path:
             raise in_use(run)
         if is_run(run):
             raise UsageError(
-                f"{run} has no complete checkpoint; start the run again with --overwrite --run-dir "
-                f"{shlex.quote(str(run))}"
+                f"{run} has no complete checkpoint; start the run again with "
+                f"{arguments(overwrite=True, run_dir=str(run))}"
             )
     raise _no_such_run(name, "a run with a checkpoint")
 
@@ -213,7 +222,7 @@ def check_can_be_made(path: Path) -> None:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise GPTError(
             f"{above}: expected a folder that you may write to; change its permissions, remove the "
-            f"file or link of that name, or choose another --run-dir"
+            f"file or link of that name, or choose another {arguments('run_dir')}"
         )
 
 
@@ -226,20 +235,21 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in run.name):
         raise UsageError(f"{shown(str(run))}: expected a folder's name without control characters")
     undo_killed_overwrite(run)
+    other, overwriting = arguments("run_dir"), arguments(overwrite=True)
     if run.exists() and not run.is_dir():
-        raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
+        raise UsageError(f"{other} {run}: expected a folder's name, got a file or device")
     # hidden entries are the lock, and temporary files of killed processes
     if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
         check_ours(run)
         if is_sweep(run):
             raise UsageError(
-                f"{run} is a sweep, which --overwrite does not replace; delete it by gpt runs "
-                f"--delete {shlex.quote(str(run))}, or choose another --run-dir"
+                f"{run} is a sweep, which {overwriting} does not replace; delete it by "
+                f"{command('runs', '--delete', str(run))}, or choose another {other}"
             )
         if not overwrite:
-            resume = f"resume it by --resume {shlex.quote(str(run))}, "
-            advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
-            raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
+            resume = f"resume it by {resume_command(run)}, " if has_checkpoint(run) else ""
+            advice = f"{resume}replace it by {overwriting}, or choose another {other}"
+            raise UsageError(f"{run} exists; {advice}")
         if is_running(run):
             raise in_use(run)
     check_can_be_made(run)
@@ -262,8 +272,8 @@ def check_keeps(folder: Path, config: Config) -> None:
     for key, name, place in needed:
         if folder.resolve() in (path := place.resolve(), *path.parents):
             raise UsageError(
-                f"{folder}: --overwrite would delete {name}, which {key} needs; move {name}, or "
-                f"choose another --run-dir"
+                f"{folder}: {arguments(overwrite=True)} would delete {name}, which {key} needs; "
+                f"move {name}, or choose another {arguments('run_dir')}"
             )
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, Unreadable, UsageError, shown
+from gpt.errors import CheckpointError, Unreadable, UsageError, arguments, resume_command, shown
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
@@ -73,7 +73,8 @@ def read_index(folder: Path) -> layout.Index:
         steps = layout.steps_in(folder)
         raise CheckpointError(
             f"{path}: cannot find the last and the best checkpoint ({error!s:.200}); choose a step "
-            f"from {steps} by --checkpoint, or let gpt train --resume repair the file"
+            f"from {steps} by {arguments('checkpoint')}, or let {resume_command(folder.parent)} "
+            f"repair the file"
         ) from error
     except OSError as error:
         raise layout.unreadable(path, error) from error
@@ -108,7 +109,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     """Return the folder of a checkpoint, and the step that it must have (None for any)."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
-        raise UsageError(f"--checkpoint {which}: expected best, last or a step")
+        raise UsageError(f"{arguments('checkpoint')} {which}: expected best, last or a step")
     step = int(number[1]) if number else None
     if layout.is_checkpoint(run):
         return run, step

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
-from gpt.errors import CheckpointError, ConfigError
+from gpt.errors import CheckpointError, ConfigError, arguments, setting_arguments
 from gpt.files import from_here
 from gpt.runs.format import STEP_NAME, CheckpointData, TrainingState, step_folder, steps_in
 from gpt.runs.lock import locked
@@ -103,7 +103,8 @@ def _newest_intact(
     newest = next(iter(damaged.values()))
     raise CheckpointError(
         f"{shown} cannot be resumed: none of its checkpoints is intact. {newest}. Copy "
-        f"{shown / 'checkpoints'} from a backup, or train the run again by --overwrite"
+        f"{shown / 'checkpoints'} from a backup, or train the run again by "
+        f"{arguments(overwrite=True)}"
     )
 
 
@@ -175,6 +176,6 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
             f"train.init_from: {new.train.init_from} may have been trained on text of the new "
-            f"run's val split, so val losses may be too low; to keep the old val split, set "
-            f"{', '.join(split)}"
+            f"run's val split, so val losses may be too low; to keep the old val split, add "
+            f"{setting_arguments(*split)}"
         )

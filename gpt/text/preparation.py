@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError
+from gpt.errors import TextError, setting_arguments
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
 from gpt.text.documents import (
@@ -138,9 +138,11 @@ class Task:
             return [Part(source, data) for source in self.sources]
         lengths = document_lengths(self.source, data)
         if len(lengths) < 2:
-            advice = "a text of one line cannot be divided into documents: use data.split=tail"
+            tail = setting_arguments("data.split=tail")
+            advice = f"a text of one line cannot be divided into documents: use {tail}"
             if data.documents == "files":
-                advice = "use data.documents=lines, so each line is a document, or data.split=tail"
+                lines = setting_arguments("data.documents=lines")
+                advice = f"use {lines}, so each line is a document, or {tail}"
             raise TextError(
                 f"{self.source.name}: data.split=documents holds out whole documents: expected at "
                 f"least 2, got {len(lengths)}; {advice}"

@@ -1,13 +1,12 @@
 """Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written."""
 
 import math
-import shlex
 from dataclasses import asdict
 
 import numpy as np
 
 from gpt.config.yaml import to_yaml
-from gpt.errors import TrainingError, Unreadable, command
+from gpt.errors import TrainingError, Unreadable, arguments, resume_command
 from gpt.evaluation.loss import val_units
 from gpt.files import write_atomically
 from gpt.runs.format import CheckpointData, TrainingState
@@ -70,12 +69,12 @@ class Checkpointer:
                 write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
             write_checkpoint(context.folder, data, self._state(progress))
         except (OSError, Unreadable) as error:
-            options = f"--overwrite --run-dir {shlex.quote(context.name)}"
+            options = arguments(overwrite=True, run_dir=context.name)
             is_replacing = (context.folder / REPLACED_FOLDER).exists()
             kept = "the old run is restored" if is_replacing else "it has no checkpoint yet"
             advice = f"{kept}. Make room and start it again with {options}"
             if self.saved_at_step is not None:
-                resume = command("train", "--resume", context.name)
+                resume = resume_command(context.name)
                 advice = f"its checkpoints are unchanged. Make room and resume with: {resume}"
             if not context.folder.exists():
                 advice = "the folder was moved or deleted; if moved, resume it under its new name"

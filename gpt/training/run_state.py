@@ -16,7 +16,16 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError, counted
+from gpt.errors import (
+    CheckpointError,
+    Interrupted,
+    TrainingError,
+    UsageError,
+    arguments,
+    command,
+    counted,
+    setting_arguments,
+)
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
@@ -90,7 +99,7 @@ def resumed_state(context: RunContext, *, extend: bool) -> RunState:
     if context.corpus.sha256 != data.text_sha256:
         raise UsageError(
             f"{context.corpus.name} is not the text that {context.name} began with, or it has "
-            f"changed since; restore the text, name another run by --resume RUN, or start a new run"
+            f"changed since; restore the text, name another run, or start a new run"
         )
     _check_not_finished(context, data.step, progress, extend=extend)
     check_resumable(data.config, context.config)
@@ -169,20 +178,22 @@ def _check_not_finished(
 ) -> None:
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
-        advice = "--set train.stop_at_val_loss=null --set train.patience=null"
+        advice = setting_arguments("train.stop_at_val_loss=null", "train.patience=null")
     elif extend and step >= (train.max_steps or math.inf):
-        reason, advice = f"train.max_steps {train.max_steps}", "--set train.max_steps=null"
+        reason = f"train.max_steps {train.max_steps}"
+        advice = setting_arguments("train.max_steps=null")
     elif extend:
         return
     elif step > train.steps:
         raise UsageError(
             f"{context.name} has done {step} steps, more than train.steps {train.steps}; set a "
-            f"larger number, or sample from a checkpoint with: gpt sample --checkpoint STEP"
+            f"larger number, or sample from a checkpoint with: "
+            f"{command('sample', '--checkpoint', 'STEP')}"
         )
     elif step == train.steps and progress.pending is None:
         best = f", of which {progress.best_step} was the best" if progress.since_best else ""
         reason = f"all steps done{best}"
-        advice = f"--minutes N, or --set train.steps={2 * step}"
+        advice = f"{arguments(minutes=5)}, or {setting_arguments(f'train.steps={2 * step}')}"
     else:
         return
     raise UsageError(
@@ -265,7 +276,7 @@ def restore_last(
         raise TrainingError(
             f"{reason}; the run rolled back {MAX_ROLLBACKS} times. The checkpoints of "
             f"{context.name} are unchanged. Start again with a lower train.learning_rate, or "
-            f"train.precision fp32"
+            f"{setting_arguments('train.precision=fp32')}"
         )
     schedule.lr_scale /= 2
     data, state = context.ranks.broadcast(recover, context.folder)

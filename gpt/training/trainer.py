@@ -3,7 +3,7 @@
 import logging
 from threading import current_thread, main_thread
 
-from gpt.errors import Interrupted, command
+from gpt.errors import Interrupted, resume_command
 from gpt.evaluation.loss import Stopped
 from gpt.training.backward_kinds import check_equal
 from gpt.training.callbacks import (
@@ -168,7 +168,7 @@ class Trainer:
         self.replan(total)
         self.save(due_by_clock, stop)
         if stop and not self.evaluator.reason_to_stop:
-            resume = command("train", "--resume", self.context.name)
+            resume = resume_command(self.context.name)
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
         if is_evaluated:
             self.stopwatch.lap(SAMPLING)
