@@ -103,8 +103,8 @@ def command(*words: str) -> str:
 
 def resume_command(run: Path | str) -> str:
     """Return the command that resumes `run`; if Python called gpt, the call of `gpt.resume`."""
-    resume = command("train", "--resume", str(run))
-    return resume if _is_command_line() else f"gpt.resume({_literal(str(run))})"
+    name = str(run)
+    return command("train", "--resume", name) if _is_command_line() else f"gpt.resume({name!r})"
 
 
 def arguments(*names: str, **values: object) -> str:
@@ -112,10 +112,10 @@ def arguments(*names: str, **values: object) -> str:
 
     On the command line, `arguments("run_dir")` returns `--run-dir`, and
     `arguments(run_dir="my run", overwrite=True)` returns `--run-dir 'my run' --overwrite`. In
-    Python, they return `run_dir`, and `run_dir="my run", overwrite=True`.
+    Python, they return `run_dir`, and `run_dir='my run', overwrite=True`.
     """
     if not _is_command_line():
-        return ", ".join([*names, *(f"{name}={_literal(value)}" for name, value in values.items())])
+        return ", ".join([*names, *(f"{name}={value!r}" for name, value in values.items())])
     options = list[str]()
     for name, value in (dict.fromkeys(names, True) | values).items():
         options.append("--" + name.replace("_", "-"))
@@ -131,7 +131,7 @@ def setting_arguments(*assignments: str) -> str:
     If the running command has no `--set`, return the assignments as they are; see `takes_settings`.
     """
     if not _is_command_line():
-        return f"settings=[{', '.join(map(_literal, assignments))}]"
+        return f"settings={json.dumps(assignments, ensure_ascii=False)}"
     prefix = "--set " if takes_settings() else ""
     return " ".join(f"{prefix}{shlex.quote(each)}" for each in assignments)
 
@@ -140,11 +140,6 @@ def takes_settings() -> bool:
     """Return whether the user can change settings: in Python, and by commands that have `--set`."""
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     return not _is_command_line() or words[:1] in (["train"], ["data"])
-
-
-def _literal(value: object) -> str:
-    """Return `value` as Python code, with strings in double quotes."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _is_command_line() -> bool:

@@ -15,8 +15,6 @@ from gpt.config.schema import ModelConfig
 from gpt.model.dropout import Dropout
 from gpt.model.keys_and_values import LayerCache, Rotary, offset_keys
 
-MAX_STORED_T = 512  # longest context, in characters, whose attention weights are stored
-
 
 class CausalSelfAttention(nn.Module):
     """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
@@ -118,7 +116,7 @@ def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
 
     torch's bfloat16 kernel for CPUs, which does not store them, takes three times as long.
     """
-    return device.type == "cpu" and dtype == torch.bfloat16 and T <= MAX_STORED_T
+    return device.type == "cpu" and dtype == torch.bfloat16 and T <= 512
 
 
 def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
