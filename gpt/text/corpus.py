@@ -18,8 +18,9 @@ from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
 from gpt.terminal import phase
 from gpt.text.cache import cache_dir, quick_sha256
-from gpt.text.documents import Source, least_characters
+from gpt.text.documents import Source
 from gpt.text.preparation import Task, count_text, write
+from gpt.text.split import least_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
