@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import gpt as package
+from gpt.cli.runs import list_runs
 from gpt.config.load import load_config
 from gpt.config.removed import REMOVED_SETTINGS
 from gpt.errors import ConfigError
 from gpt.evaluation.comparison import read_curve
-from gpt.runs.folder import list_runs
 from tests.conftest import rehash, small
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 60
