@@ -17,8 +17,9 @@ from gpt.files import check_working_folder
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
+    from gpt.config.data_config import DataConfig
     from gpt.config.load import Override
-    from gpt.config.schema import Config, DataConfig
+    from gpt.config.schema import Config
     from gpt.runs.format import CheckpointData
     from gpt.text.corpus import Corpus
     from gpt.text.documents import Source

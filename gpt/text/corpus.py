@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import CheckpointError, TextError, counted
 from gpt.files import write_atomically
 from gpt.terminal import phase

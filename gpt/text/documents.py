@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import TextError, listed, shown
 
 _UTF8_FILE = "a text file in UTF-8; other texts need the folder gpt/reading"

@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256

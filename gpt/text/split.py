@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import TextError
 from gpt.seeds import random_stream
 from gpt.text.documents import Source, document_lengths
