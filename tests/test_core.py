@@ -12,7 +12,7 @@ from tests.conftest import PANGRAM
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 FOLDERS = ("config", "text", "model", "runs", "sampling", "training")
-API = ("__init__", "model", "new_run", "torch_model", "training")
+API = ("__init__", "model", "new_run", "training")
 CLI = ("__init__", "main", "options", "repl", "runs", "sample", "train")
 CORE = [
     *PACKAGE.glob("*.py"),
