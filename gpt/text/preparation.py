@@ -19,7 +19,7 @@ from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
 from gpt.text.documents import Normalizer, Source, divided
-from gpt.text.split import documents_of_val, train_characters
+from gpt.text.split import held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, listed_characters
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
@@ -129,7 +129,7 @@ class Task:
         """Return the train and val parts, or a single one if val is the end of the text."""
         if self.data.split == "tail":
             return [Part(source, self.data) for source in self.sources]
-        val = documents_of_val(self.source, self.data, self.seed)
+        val = held_out(self.source, self.data, self.seed)
         return [Part(self.source, self.data, ~val), Part(self.source, self.data, val)]
 
 

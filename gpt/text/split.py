@@ -30,13 +30,16 @@ def least_characters(T: int, val_fraction: float) -> int:
     return next(n for n, train in lengths if min(train, n - train) > T)
 
 
-def documents_of_val(source: Source, data: DataConfig, seed: int) -> NDArray[np.bool_]:
-    """Return for each document of `source` whether it is in the val split.
+def held_out(source: Source, data: DataConfig, seed: int) -> NDArray[np.bool_]:
+    """Choose random documents for val, at least one; return a bool for each document of `source`.
+
+    The chosen documents have about `data.val_fraction` of all characters. If two documents or more
+    have text, train keeps at least one with text.
 
     Raises:
         TextError: the text has fewer than two documents.
     """
-    lengths = document_lengths(source, data)
+    lengths = document_lengths(source, data)  # in characters
     if len(lengths) < 2:
         advice = "a text of one line cannot be divided into documents: use data.split=tail"
         if data.documents == "files":
@@ -45,17 +48,8 @@ def documents_of_val(source: Source, data: DataConfig, seed: int) -> NDArray[np.
             f"{source.name}: data.split=documents holds out whole documents: expected at least "
             f"2, got {len(lengths)}; {advice}"
         )
-    return held_out(lengths, data.val_fraction, seed)
-
-
-def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose random documents for val, at least one; return a bool for each document.
-
-    `lengths` are in characters. The chosen documents have about `fraction` of all characters. If
-    two documents or more have text, train keeps at least one with text.
-    """
     total, held = sum(lengths), 0
-    wanted = fraction * total
+    wanted = data.val_fraction * total
     chosen = np.zeros(len(lengths), bool)
     for index in random_stream(seed, "held-out documents", 0).permutation(len(lengths)):
         if held >= wanted:
