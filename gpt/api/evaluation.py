@@ -16,18 +16,21 @@ from gpt.api.new_run import (
     open_sources,
     read_text,
 )
+from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
+from gpt.evaluation.text_report import TextReport, describe_text, lines_in
+from gpt.reading.sources import may_have_columns
+from gpt.runs.format import is_checkpoint
+from gpt.runs.read import read_summary
+from gpt.sampling.stopping import Sample, collect
 from gpt.terminal import phase
+from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
     from gpt.evaluation.evaluation_report import EvaluationReport
     from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
-    from gpt.evaluation.text_report import TextReport
-    from gpt.sampling.stopping import Sample
-    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +91,6 @@ def evaluate(
 def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
     """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
-    from gpt.sampling.stopping import collect
 
     with phase("sampling"):
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
@@ -102,7 +104,6 @@ def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
 def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
-    from gpt.reading.sources import may_have_columns
 
     changes: dict[str, Any] = {
         "data.val_source": None,
@@ -154,14 +155,12 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
         return analyze_text(members_of(model.module)[0], model.vocabulary, model.prepare(text))
 
 
-def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
+def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
     """Return the distinct lines of `samples` that do not occur in the text `corpus`.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
     left out as incomplete, unless the sample ended at a stop string that begins with a line end.
     """
-    from gpt.evaluation.text_report import lines_in
-
     lines: dict[str, None] = {}
     for sample in samples:
         stop = sample.stop or ""
@@ -172,7 +171,7 @@ def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
     return [line for line in lines if line and line not in known]
 
 
-def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":
+def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> TextReport:
     """Read a text as training does, and report what it contains.
 
     Args:
@@ -187,8 +186,6 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
         ConfigError: a setting is wrong.
         TextError: the text cannot be read.
     """
-    from gpt.evaluation.text_report import describe_text
-
     config = changed_config(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = encode_sources(config, sources)
@@ -201,7 +198,7 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
     return describe_text(sources, corpus, in_characters)
 
 
-def run_text(model: Model, advice: str = "") -> "Corpus":
+def run_text(model: Model, advice: str = "") -> Corpus:
     """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
 
     `advice` is the end of the message: what the user can do without the text.
@@ -218,11 +215,8 @@ def run_text(model: Model, advice: str = "") -> "Corpus":
     return corpus
 
 
-def run_config(model: Model) -> "Config":
+def run_config(model: Model) -> Config:
     """Return the newest config of the run of `model`; a resume may have changed settings."""
-    from gpt.runs.format import is_checkpoint
-    from gpt.runs.read import read_summary
-
     if not is_checkpoint(model.run):
         with suppress(CheckpointError, Unreadable):
             return read_summary(model.run, "last").config
