@@ -18,10 +18,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt import api
+from gpt.cli.runs import list_runs
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.folder import check_free, find_run, list_runs, make_numbered
+from gpt.runs.folder import check_free, find_run, make_numbered
 from gpt.runs.format import FILES, CheckpointData, TrainingState
 from gpt.runs.lock import is_running, locked, undo_killed_overwrite
 from gpt.runs.read import read_checkpoint

@@ -25,8 +25,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpt as package
+from gpt.config.data_config import DataConfig
 from gpt.config.load import load_config
-from gpt.config.schema import DataConfig
 from gpt.errors import GPTError, TextError
 from gpt.files import CHUNK_BYTES
 from gpt.reading import entries

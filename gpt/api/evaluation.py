@@ -10,15 +10,17 @@ from gpt.api.model import Model
 from gpt.api.run_text import encode_sources, open_sources, run_text
 from gpt.api.settings import TextPath, changed_config
 from gpt.errors import GPTError, UsageError, arguments
+from gpt.evaluation.text_report import lines_in
+from gpt.reading.sources import may_have_columns
+from gpt.sampling.stopping import Sample, collect
 from gpt.terminal import phase
+from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from gpt.evaluation.evaluation_report import EvaluationReport
     from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
-    from gpt.sampling.stopping import Sample
-    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,6 @@ def evaluate(
 def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
     """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
-    from gpt.sampling.stopping import collect
 
     with phase("sampling"):
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
@@ -94,7 +95,6 @@ def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
 def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
-    from gpt.reading.sources import may_have_columns
 
     changes: dict[str, Any] = {
         "data.val_source": None,
@@ -146,14 +146,12 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
         return analyze_text(members_of(model.module)[0], model.vocabulary, model.prepare(text))
 
 
-def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
+def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
     """Return the distinct lines of `samples` that do not occur in the text `corpus`.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
     left out as incomplete, unless the sample ended at a stop string that begins with a line end.
     """
-    from gpt.evaluation.text_report import lines_in
-
     lines: dict[str, None] = {}
     for sample in samples:
         stop = sample.stop or ""

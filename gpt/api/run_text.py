@@ -12,7 +12,8 @@ from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.api.model import Model
-    from gpt.config.schema import Config, DataConfig
+    from gpt.config.data_config import DataConfig
+    from gpt.config.schema import Config
     from gpt.evaluation.text_report import TextReport
     from gpt.runs.format import CheckpointData
     from gpt.text.corpus import Corpus

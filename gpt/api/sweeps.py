@@ -10,6 +10,8 @@ from gpt.api.new_run import NewRun, choose_settings, since_now
 from gpt.api.run_text import read_text
 from gpt.api.settings import Settings, TextPath, as_changes
 from gpt.errors import UsageError, arguments
+from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
+from gpt.runs.folder import RUNS, find_sweep
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
 
@@ -57,9 +59,6 @@ def sweep(  # noqa: D417  # `train` describes the other arguments
         Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
-    from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
-    from gpt.runs.folder import RUNS
-
     if seeds is not None and (not isinstance(seeds, int) or seeds < 1):
         raise UsageError(f"seeds: expected an integer >= 1, got {seeds!r:.100}")
 
@@ -119,7 +118,6 @@ def resume_sweep(
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-    from gpt.runs.folder import find_sweep
 
     if (found := find_sweep(str(folder))) is None:
         raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")

@@ -8,7 +8,8 @@ from glob import has_magic
 from itertools import chain, takewhile
 from pathlib import Path
 
-from gpt.config.schema import SETTINGS, DataConfig
+from gpt.config.data_config import DataConfig
+from gpt.config.schema import SETTINGS
 from gpt.errors import TextError, counted, listed, setting_arguments, takes_settings
 from gpt.reading.decoding import (
     BINARY,

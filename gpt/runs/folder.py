@@ -6,29 +6,23 @@ Imports no torch, so that a wrong name is reported at once.
 import difflib
 import json
 import os
-import time
 import unicodedata
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.config.schema import Config
 from gpt.errors import (
-    CheckpointError,
     GPTError,
     Unreadable,
     UsageError,
     arguments,
     command,
-    listed,
     resume_command,
     shown,
 )
 from gpt.files import read_bounded
-from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
-from gpt.runs.read import read_summary
 from gpt.text.cache import STORED_INPUT
 
 RUNS = Path("runs")
@@ -144,63 +138,6 @@ def check_ours(folder: Path) -> None:
             f"checkpoint, nor the sweep.json of gpt, so it is left alone; delete it yourself, or "
             f"name another folder"
         )
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """Summary of a run on disk. Without a readable checkpoint, fields that need one are None."""
-
-    name: str  # path below runs/; SWEEP/RUN for a run of a sweep
-    state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
-    text: str | None = None
-    step: int | None = None
-    steps: int | None = None
-    val_loss: float | None = None  # val loss of the best checkpoint, in nats per `unit`
-    bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
-    unit: str | None = None  # what an id stands for: "character" or "byte"
-    parameters: int | None = None
-    bytes: int = 0
-    age_s: float = 0.0  # seconds since the last checkpoint; if none, since the folder changed
-
-
-def list_runs() -> list[RunSummary]:
-    """Summarise all runs in `runs/`, newest first. Unreadable runs have only a name and a state."""
-    runs = []
-    for run in run_folders():
-        try:
-            if is_run(run):
-                runs.append(_summarise(run))
-        except (OSError, Unreadable):
-            runs.append(RunSummary(run.relative_to(RUNS).as_posix(), "unreadable"))
-    return sorted(runs, key=lambda run: run.age_s)
-
-
-def _summarise(run: Path) -> RunSummary:
-    size = 0
-    for folder, _, names in os.walk(run):
-        for name in names:
-            with suppress(OSError):  # another process may remove the file
-                size += Path(folder, name).lstat().st_size
-    index = run / "checkpoints" / INDEX
-    age_s = time.time() - (index if index.exists() else run).stat().st_mtime
-    state = "running" if is_running(run) else ""
-    summary = RunSummary(run.relative_to(RUNS).as_posix(), state, bytes=size, age_s=age_s)
-    try:
-        last, best = read_summary(run, "last"), read_summary(run, "best")
-    except CheckpointError:
-        return replace(summary, state=state or ("damaged" if has_checkpoint(run) else "empty"))
-    source = last.config.data.source
-    return replace(
-        summary,
-        state=state or ("finished" if last.finished else "stopped"),
-        text=source if isinstance(source, str) else listed(source, 1),
-        step=last.step,
-        steps=last.config.train.steps,
-        val_loss=best.val_loss,
-        bits_per_byte=best.bits_per_byte,
-        unit=last.vocabulary.unit,
-        parameters=parameter_count(last.config.model, len(last.vocabulary)),
-    )
 
 
 def make_numbered(run: Path) -> Path:

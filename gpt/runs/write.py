@@ -1,4 +1,4 @@
-"""Write checkpoints, and a line of provenance.jsonl for each start and resume of a run.
+"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume.
 
 Checkpoints are written atomically, so that a reader never sees an incomplete one.
 """
@@ -21,6 +21,7 @@ import safetensors.numpy
 
 from gpt import __version__
 from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, Unreadable
 from gpt.files import naming, sync_folder, write_atomically, write_synced
 from gpt.runs import format as layout
@@ -67,6 +68,15 @@ def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> N
     write_index(folder, data)
     newest = layout.steps_in(folder)[-KEPT_CHECKPOINTS:]
     _prune(folder, {*newest, data.best_step, best_before})
+
+
+def write_config(run: Path, config: Config) -> None:
+    """Write config.yaml in the folder `run`; training with it repeats the run.
+
+    It is written at each start and resume. A run with `train.minutes` writes it at the end, too:
+    `train.plans` then replaces `train.minutes`, so that a repeat needs no clock.
+    """
+    write_atomically(run / "config.yaml", [to_yaml(config).encode()])
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:

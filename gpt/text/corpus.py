@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import CheckpointError, TextError, counted, setting_arguments
 from gpt.files import write_atomically
 from gpt.terminal import phase
 from gpt.text.cache import cache_dir, quick_sha256
-from gpt.text.documents import Source, least_characters
+from gpt.text.documents import Source
 from gpt.text.preparation import Task, count_text, write
+from gpt.text.split import least_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)

@@ -1,18 +1,20 @@
-"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written."""
+"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written.
+
+`Checkpointer.is_due` explains when a checkpoint is due. `gpt.runs.write.write_checkpoint` removes
+old ones: it keeps the newest KEPT_CHECKPOINTS, the best and the previous best.
+"""
 
 import math
 from dataclasses import asdict
 
 import numpy as np
 
-from gpt.config.yaml import to_yaml
 from gpt.errors import TrainingError, Unreadable, arguments, resume_command
 from gpt.evaluation.loss import val_units
-from gpt.files import write_atomically
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
-from gpt.runs.write import write_checkpoint
+from gpt.runs.write import write_checkpoint, write_config
 from gpt.training.build_step import Update, computed_with
 from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
@@ -35,6 +37,18 @@ class Checkpointer:
             return False
         minutes = float(every.removesuffix(" min"))
         return self.saved_at_step is None or self.context.clock() - self.saved_at >= 60 * minutes
+
+    def is_due(self, step: int, progress: Progress, *, by_clock: bool, required: bool) -> bool:
+        """Return whether to save a checkpoint after `step` steps.
+
+        A checkpoint is due every `train.checkpoint_every` (for a period in minutes, if `by_clock`),
+        but not while steps are skipped. It is always due if it is `required`: at the best step, at
+        the end and at a stop. If `step` was saved before its evaluation, it is saved again.
+        """
+        every = self.context.config.train.checkpoint_every
+        is_over = by_clock or (isinstance(every, int) and self.schedule.is_due(step, every))
+        is_stable = not progress.skipped_in_a_row
+        return required or (is_over and is_stable) or self.saved_at_step == step
 
     def save(self, step: int, progress: Progress, finished: bool) -> str:
         """Write a checkpoint after `step` steps, and return its path. All ranks must call this.
@@ -65,8 +79,7 @@ class Checkpointer:
         )
         try:
             if finished and config.train.minutes is not None:
-                repeated = config.changed(train={"minutes": None})  # replaced by `train.plans`
-                write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
+                write_config(context.folder, config.changed(train={"minutes": None}))
             write_checkpoint(context.folder, data, self._state(progress))
         except (OSError, Unreadable) as error:
             options = arguments(overwrite=True, run_dir=context.name)

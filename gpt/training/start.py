@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from gpt.config.schema import Config
-from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks, remember
-from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_numbered
 from gpt.runs.lock import locked, set_aside
-from gpt.runs.write import note_start
+from gpt.runs.write import note_start, write_config
 from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
@@ -114,4 +112,4 @@ def _record_start(context: RunContext, state: RunState) -> None:
         **state.provenance,
     }
     note_start(context.folder, config, context.corpus.sha256, state.step, computed)
-    write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
+    write_config(context.folder, config)

@@ -191,12 +191,13 @@ class Trainer:
         return stops > 0, dues > 0, total
 
     def save(self, due_by_clock: bool, stop: bool) -> None:
-        """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # no checkpoint is due otherwise
-        is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        is_outdated = self.checkpointer.saved_at_step == self.step  # saved without this evaluation
-        is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
-        if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
+        """Save a checkpoint if one is due; `Checkpointer.is_due` explains when."""
+        evaluator = self.evaluator
+        required = stop or evaluator.is_best or bool(evaluator.reason_to_stop)
+        is_due = self.checkpointer.is_due(
+            self.step, evaluator.progress, by_clock=due_by_clock, required=required
+        )
+        if self.is_unsaved and is_due:
             self.write_checkpoint()
 
     def replan(self, total: int) -> None:
