@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpt.text.corpus import Corpus
     from gpt.text.documents import Source
     from gpt.text.vocabulary import Vocabulary
-    from gpt.training.time_budget import Seconds
+    from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written."""
+"""Write the checkpoints of a run when they are due; advise what to do if that fails."""
 
 import math
 import shlex
@@ -15,7 +15,9 @@ from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.training.build_step import Update, computed_with
-from gpt.training.run_context import Diverged, Progress, RunContext
+from gpt.training.rollback import Diverged
+from gpt.training.run_context import RunContext
+from gpt.training.run_state import CurrentStep, Progress
 from gpt.training.schedule import Schedule
 
 
@@ -31,41 +33,57 @@ class Checkpointer:
 
     def is_due_by_clock(self) -> bool:
         """Return whether a checkpoint is due; False if `train.checkpoint_every` is in steps."""
-        every = self.context.config.train.checkpoint_every
-        if isinstance(every, int):
+        minutes = self.context.config.train.checkpoint_every.minutes
+        if minutes is None:
             return False
-        minutes = float(every.removesuffix(" min"))
         return self.saved_at_step is None or self.context.clock() - self.saved_at >= 60 * minutes
 
-    def save(self, step: int, progress: Progress, finished: bool) -> str:
-        """Write a checkpoint after `step` steps, and return its path. All ranks must call this.
+    def is_due(self, now: CurrentStep, progress: Progress, *, by_clock: bool) -> bool:
+        """Return whether to save `now`: at the best and last step, and every checkpoint_every.
+
+        `by_clock` is what `is_due_by_clock` returned on rank 0.
+        """
+        if now.is_best or now.reason_to_stop:
+            return True
+        if self.saved_at_step == now.step:  # saved before this evaluation
+            return True
+        if progress.skipped_in_a_row:
+            return False
+        return by_clock or self.schedule.is_due(
+            now.step, self.context.config.train.checkpoint_every
+        )
+
+    def save(self, now: CurrentStep, progress: Progress) -> str:
+        """Write a checkpoint of the step `now`, and return its path. All ranks must call this.
 
         Raises:
             Diverged: a weight is NaN or infinite.
             TrainingError: the files cannot be written, for example because the disk is full.
         """
-        if not self.context.ranks.broadcast(self._write, step, progress, finished):
+        step = now.step
+        if not self.context.ranks.broadcast(self._write, now, progress):
             raise Diverged(f"step {step}: weights are NaN or infinite")
         self.saved_at_step, self.saved_at = step, self.context.clock()
         return f"{self.context.name}/checkpoints/step-{step}"
 
-    def _write(self, step: int, progress: Progress, finished: bool) -> bool:
+    def _write(self, now: CurrentStep, progress: Progress) -> bool:
         """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""
         context, weights = self.context, weights_of(self.update.model)
+        is_finished = bool(now.reason_to_stop)
         if not all(np.isfinite(array).all() for array in weights.values()):
             return False
         config = self.schedule.stored(context.config)
         data = CheckpointData(
-            step=step,
+            step=now.step,
             config=config,
             vocabulary=context.corpus.vocabulary,
             weights=weights,
             val_loss=progress.val_loss,
             best_step=progress.best_step if progress.best_loss < math.inf else None,
-            finished=finished,
+            finished=is_finished,
         )
         try:
-            if finished and config.train.minutes is not None:
+            if is_finished and config.train.minutes is not None:
                 repeated = config.changed(train={"minutes": None})  # replaced by `train.plans`
                 write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
             write_checkpoint(context.folder, data, self._state(progress))
@@ -81,7 +99,7 @@ class Checkpointer:
                 advice = "the folder was moved or deleted; if moved, resume it under its new name"
             reason = getattr(error, "strerror", None) or error
             raise TrainingError(
-                f"cannot save step {step} in {context.name} ({reason}); {advice}"
+                f"cannot save step {now.step} in {context.name} ({reason}); {advice}"
             ) from error
         finish_overwrite(context.folder)
         return True
