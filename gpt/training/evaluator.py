@@ -29,7 +29,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates a model on the val split. It contains no state of the run."""
+    """Evaluates a model on the val split. It stores nothing of the run; methods return results."""
 
     def __init__(self, context: RunContext, model: LanguageModel, stopwatch: Stopwatch) -> None:
         self.context, self.model, self.stopwatch = context, model, stopwatch
@@ -52,9 +52,11 @@ class Evaluator:
             Stopped: a stop was requested.
             Diverged: a loss is NaN or infinite.
         """
+        # 1. score val, or a part of it
         train, ids = self.context.config.train, self.units.ids
         part = min(train.eval_characters or ids, ids)
         losses = self._score(step, "val_loss" if part == ids else "val_loss_part", part)
+        # 2. compare the loss with earlier ones; decide whether training ends
         is_best, early, reason, best_val_loss = False, "", "", math.inf
         if step or train.init_from is not None:  # else the model is untrained: record no loss
             progress = progress.with_loss(step, next(iter(losses.values())))
@@ -63,6 +65,7 @@ class Evaluator:
             reason = early or ("all steps done" if part_done == 1 else "")
         if part_done <= Fraction(1, 2):
             progress = replace(progress, middle_loss=progress.loss)
+        # 3. at the end, score all of val, also with the weights of the best checkpoint
         if reason:
             best_val_loss = progress.best_loss
             if "val_loss" not in losses:

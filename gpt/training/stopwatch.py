@@ -134,8 +134,9 @@ class Pace:
     def step(self, T: int, unread: Sized) -> Iterator[None]:
         """Time a step with windows of `T` ids, which the `with` block begins.
 
-        A device may compute the step after the block. Therefore, the time goes on until a block
-        ends with no result in `unread`, also by an exception.
+        A device may compute the step after the block. Therefore, the time of several steps is
+        counted together, when a block ends and `unread` is empty. It is also counted if the block
+        raises an exception, so that a rollback loses no time.
         """
         if not self._running:
             self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
