@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from gpt.config.section import MAX_COUNT
 
-PERCENT = r"(100|(?!0+(\.0+)? )\d\d?(\.\d{1,3})?) %"
+PERCENT = r"(100|(?!0+(\.0+)? )\d\d?(\.\d{1,3})?) %"  # above 0, at most 100
 MINUTES = r"[1-9]\d{0,5} min"
 
 
@@ -35,10 +35,11 @@ def _parsed(value: object) -> Period | None:
         return value
     if type(value) is int and 0 < value <= MAX_COUNT:
         return Period(steps=value)
-    if isinstance(value, str) and re.fullmatch(PERCENT, value):
-        return Period(percent=Decimal(value.removesuffix(" %")))
-    if isinstance(value, str) and re.fullmatch(MINUTES, value):
-        return Period(minutes=int(value.removesuffix(" min")))
+    text = value if isinstance(value, str) else ""
+    if re.fullmatch(PERCENT, text):
+        return Period(percent=Decimal(text.removesuffix(" %")))
+    if re.fullmatch(MINUTES, text):
+        return Period(minutes=int(text.removesuffix(" min")))
     return None
 
 

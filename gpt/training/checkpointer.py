@@ -43,15 +43,12 @@ class Checkpointer:
 
         `by_clock` is what `is_due_by_clock` returned on rank 0.
         """
-        if now.is_best or now.reason_to_stop:
+        is_outdated = self.saved_at_step == now.step  # saved before this evaluation
+        if now.is_best or now.reason_to_stop or is_outdated:
             return True
-        if self.saved_at_step == now.step:  # saved before this evaluation
-            return True
-        if progress.skipped_in_a_row:
-            return False
-        return by_clock or self.schedule.is_due(
-            now.step, self.context.config.train.checkpoint_every
-        )
+        every = self.context.config.train.checkpoint_every
+        is_stable = not progress.skipped_in_a_row
+        return is_stable and (by_clock or self.schedule.is_due(now.step, every))
 
     def save(self, now: CurrentStep, progress: Progress) -> str:
         """Write a checkpoint of the step `now`, and return its path. All ranks must call this.
@@ -60,11 +57,10 @@ class Checkpointer:
             Diverged: a weight is NaN or infinite.
             TrainingError: the files cannot be written, for example because the disk is full.
         """
-        step = now.step
         if not self.context.ranks.broadcast(self._write, now, progress):
-            raise Diverged(f"step {step}: weights are NaN or infinite")
-        self.saved_at_step, self.saved_at = step, self.context.clock()
-        return f"{self.context.name}/checkpoints/step-{step}"
+            raise Diverged(f"step {now.step}: weights are NaN or infinite")
+        self.saved_at_step, self.saved_at = now.step, self.context.clock()
+        return f"{self.context.name}/checkpoints/step-{now.step}"
 
     def _write(self, now: CurrentStep, progress: Progress) -> bool:
         """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""

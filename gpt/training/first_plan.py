@@ -5,6 +5,7 @@ from gpt.config.schema import Config
 from gpt.config.train_config import TrainConfig
 from gpt.errors import UsageError
 from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import SAMPLING
 from gpt.training.time_budget import AFTERWARDS_S, TimeBudget
 
 
@@ -26,7 +27,8 @@ def plan_new_run(config: Config, budget: TimeBudget) -> Config:
 
 def fitting_steps(train: TrainConfig, budget: TimeBudget, schedule: Schedule, step: int) -> int:
     """Return the steps of the whole run; raise UsageError if none fits after `step`."""
-    step_s, closing_s = budget.step_s(schedule, step), budget.closing_s
+    step_s = budget.step_s(schedule, step)
+    closing_s = budget.score_s(budget.val_ids) + budget.stopwatch.other_s(SAMPLING)
     if (missing_s := step_s + closing_s - budget.remaining_s) > 0:
         raise UsageError(
             f"train.minutes {budget.limit_s / 60:.2g} is too short for one step: "

@@ -30,17 +30,11 @@ def count_skipped(
     skipped: int,
     on_skip: Callable[[int, str], None],
 ) -> int:
-    """Return how many steps in a row, up to `step`, were skipped.
+    """Return how many steps in a row, up to `step`, were skipped; raise Diverged if too many.
 
-    Args:
-        update: computed the steps.
-        results: losses and gradient norms of the newest steps, oldest first; see `Update.read`.
-        step: number of steps done, including those in `results`.
-        skipped: number of steps in a row that were skipped before those in `results`.
-        on_skip: called with the number of each skipped step, and the reason.
-
-    Raises:
-        Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
+    `results` are losses and gradient norms of the newest steps, oldest first; see `Update.read`.
+    Before them, `skipped` steps in a row were skipped. `on_skip` is called with the number of each
+    skipped step, and the reason.
     """
     for number, (losses, norms) in enumerate(results, step - len(results) + 1):
         results_of_members = zip(update.members, losses, norms, strict=True)

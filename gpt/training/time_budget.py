@@ -16,24 +16,15 @@ MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 
 
 class TimeBudget:
-    """The time of a run, and the steps that fit into it by the seconds that `stopwatch` measured.
-
-    Args:
-        minutes: `train.minutes`; None for a run whose time is not limited.
-        val_ids: number of ids of val that are scored.
-        stopwatch: measures the kinds of work; its clock counts from the start of the command.
-        elapsed_before: seconds of training before a resume.
-    """
+    """The time of a run, and the steps that fit into it by the measurements of `stopwatch`."""
 
     def __init__(
-        self,
-        minutes: float | None,
-        val_ids: int,
-        stopwatch: Stopwatch,
-        elapsed_before: float = 0.0,
+        self, minutes: float | None, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
     ) -> None:
-        self.stopwatch, self.val_ids, self.elapsed_before = stopwatch, val_ids, elapsed_before
         self.limit_s = 60 * (minutes or math.inf)
+        self.val_ids = val_ids  # number of ids of val that are scored
+        self.stopwatch = stopwatch  # its clock counts from the start of the command
+        self.elapsed_before = elapsed_before  # seconds of training before a resume
         self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
 
     @property
@@ -45,11 +36,6 @@ class TimeBudget:
     def remaining_s(self) -> float:
         """Seconds of `train.minutes` that remain for training and evaluations."""
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
-
-    @property
-    def closing_s(self) -> float:
-        """Seconds to score all of val, sample and save at the end of the run."""
-        return self.score_s(self.val_ids) + self.stopwatch.other_s(SAMPLING)
 
     def total_steps(
         self, train: TrainConfig, schedule: Schedule, step: int = 0, whole_splits: int = 1
