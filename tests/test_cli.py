@@ -25,7 +25,7 @@ from gpt.config.schema import SETTINGS
 from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
-from gpt.training.evaluator import advise
+from gpt.training.advice import advise
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 

@@ -206,6 +206,16 @@ def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(written, ch
     assert (train.learning_rate, train.muon_learning_rate) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("every", ["7", "10 %", "2.50 %", "100 %"])
+def test_a_period_is_stored_as_it_was_written(every):
+    config = load("", f"train.eval_every={every}", "train.checkpoint_every=3 min")
+    lines = to_yaml(config).splitlines()
+    assert any(line.startswith(f"  eval_every: {every}  ") for line in lines)
+    assert any(line.startswith("  checkpoint_every: 3 min  ") for line in lines)
+    assert load(to_yaml(config)) == config
+    assert Config.model_validate_json(config.model_dump_json()) == config
+
+
 def test_a_value_that_unfolds_without_end_is_refused_at_once():
     """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]

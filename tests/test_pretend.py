@@ -31,7 +31,7 @@ from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step, with_compile_choice
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
-from gpt.training.time_budget import CHARACTER, Stopwatch
+from gpt.training.stopwatch import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 

@@ -497,8 +497,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     assert advice.endswith("-m gpt train --resume r")
     assert out == ""
     longer = load_config(Path("r/config.yaml"))
-    stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}
-    stopping = longer.model_copy(update=stop)
+    stopping = load_config(longer, ["train.stop_at_val_loss=99.0", "train.eval_every=1"])
     end = train_run(stopping, corpus, Path("r"), mode="resume").step
     assert end in (step, step + 1), "the signal may have come in an evaluation, made up for now"
     train_run(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),

@@ -17,7 +17,7 @@ from gpt.terminal import phase
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.text.corpus import Corpus
-    from gpt.training.time_budget import Seconds
+    from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
-    from gpt.training.time_budget import Seconds
+    from gpt.training.stopwatch import Seconds
 
 
 def train(

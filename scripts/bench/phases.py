@@ -16,11 +16,11 @@ import typer
 # functions whose time is measured, without the time of others of this list that they call
 PHASES = {
     "read the text": "gpt.api.run_text:encode_sources",
-    "make the model": "gpt.training.run_state:initial_model",
+    "make the model": "gpt.training.start:initial_model",
     "start the device": "gpt.training.start:select_device",
     "compile": "gpt.training.step:compile_model",
     "steps": "gpt.training.step:TrainStep.__call__",
-    "wait for results": "gpt.training.trainer:read_results",
+    "wait for results": "gpt.training.step:TrainStep.read",
     "evaluations": "gpt.training.evaluator:evaluate_each",
     "samples": "gpt.training.evaluator:generate_text",
     "checkpoints": "gpt.training.checkpointer:Checkpointer.save",
