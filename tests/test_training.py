@@ -29,8 +29,8 @@ from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import load_corpus
-from gpt.training import backward_kinds
-from gpt.training.build_step import build_step
+from gpt.training import workers
+from gpt.training.members import build_step
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
@@ -112,9 +112,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
     results: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
     for count, at_once in ((1, 6), (threads, windows)):
         set_threads(count)
-        monkeypatch.setattr(
-            backward_kinds, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C
-        )
+        monkeypatch.setattr(workers, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
         seen: list[int] = []
@@ -123,7 +121,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
         )
         results.append(gradients_of(build_step(config, model, CPU, SINGLE, corpus.train)))
         assert sum(seen) == 6
-        assert max(seen) == min(at_once, -(-6 // min(count, backward_kinds.MAX_WORKERS)))
+        assert max(seen) == min(at_once, -(-6 // min(count, workers.MAX_WORKERS)))
     torch.testing.assert_close(results[1][0], results[0][0])
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-7)
 
@@ -467,7 +465,7 @@ def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(corpu
 
 @pytest.mark.filterwarnings("ignore")
 def test_compile_auto_goes_on_without_a_compiler(corpus, no_compiler, caplog):
-    from gpt.device import compile_model
+    from gpt.training.compiled import compile_model
 
     model = GPT(small().model, len(corpus.vocabulary))
     ids = torch.zeros(2, 5, dtype=torch.long)

@@ -14,7 +14,7 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
-from gpt.training.build_step import Update, computed_with
+from gpt.training.members import Update, computed_with
 from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
 

@@ -25,7 +25,8 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import check_resumable, check_same_model, recover, warn_of_known_val
 from gpt.runs.weights import adapted_weights, load_model, load_weights
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.build_step import Update, build_step, computed_with, with_compile_choice
+from gpt.training.compiled import with_compile_choice
+from gpt.training.members import Update, build_step, computed_with
 from gpt.training.run_context import Diverged, Progress, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult

@@ -19,9 +19,9 @@ from gpt.runs.write import note_start
 from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
-from gpt.training.backward_kinds import select_own_device
-from gpt.training.build_step import computed_with
 from gpt.training.callbacks import OnEvent
+from gpt.training.data_parallel import select_own_device
+from gpt.training.members import computed_with
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.run_context import Extras, Outcome, RunContext
 from gpt.training.run_state import RunState, new_state, resumed_state

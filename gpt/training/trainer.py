@@ -5,7 +5,6 @@ from threading import current_thread, main_thread
 
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.backward_kinds import check_equal
 from gpt.training.callbacks import (
     Callback,
     EventFunction,
@@ -15,6 +14,7 @@ from gpt.training.callbacks import (
     delete_records_after,
 )
 from gpt.training.checkpointer import Checkpointer
+from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
 from gpt.training.run_context import Diverged, Outcome, RunContext
 from gpt.training.run_state import RunState, read_results, restore_last
