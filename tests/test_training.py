@@ -22,6 +22,7 @@ from gpt.device import autocast, select_precision
 from gpt.distributed import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import evaluate
+from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
@@ -351,6 +352,25 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(corpus, gr
     assert after.numbers["scaler"]["scale"] == scale / 2
     step(1)
     assert not any(p.equal(before[name]) for name, p in model.named_parameters() if p.ndim == 2)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_probe_changes_nothing(corpus, precision, members):
+    """In float16, the gradients of some steps overflow."""
+    config = small(train__precision=precision, model__ensemble=members)
+    states = []
+    for is_probed in (False, True):
+        model = make_model(config.model, len(corpus.vocabulary), seed=1)
+        step = build_step(config, model, CPU, SINGLE, corpus.train)
+        for i in range(3):
+            if is_probed:
+                step.probe(i)
+            step.read([step(i)])
+        state = step.state_dict()
+        tensors = state.tensors | {name: p.detach().numpy() for name, p in model.named_parameters()}
+        states.append((state.numbers, {name: array.tobytes() for name, array in tensors.items()}))
+    assert states[0] == states[1]
 
 
 def test_metrics_say_what_happened_at_each_step(corpus):
