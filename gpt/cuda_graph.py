@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured a
 _capturing = Lock()
 
 R = TypeVar("R")
-Step = TypeVar("Step", bound=Callable[..., tuple[Tensor, Tensor]])
+StepFunction = Callable[..., tuple[Tensor, Tensor]]
 
 
-def replayed_on_cuda(compute: Step) -> Step:
+def replayed_on_cuda(compute: StepFunction) -> StepFunction:
     """Decorate `__call__` of a training step, so that `self.graph`, if any, replays its kernels.
 
     The decorated method draws a batch, and computes with it. The graph contains only the second
@@ -34,9 +34,9 @@ def replayed_on_cuda(compute: Step) -> Step:
         if self.graph is None:
             return compute(self, step, is_probe)
         graph: StepGraph = self.graph
-        return graph.run(partial(compute, self, step), is_probe, *self.draw(step))
+        return graph.run(partial(compute, self, step), is_probe, self.draw(step))
 
-    return cast(Step, call)
+    return call
 
 
 class StepGraph:
@@ -50,14 +50,10 @@ class StepGraph:
         self.x, self.y = (torch.empty(0, device=device) for _ in range(2))
 
     def run(
-        self,
-        compute: Callable[..., tuple[Tensor, Tensor]],
-        is_probe: bool,
-        x: Tensor,
-        y: Tensor,
-        lr_factor: float,
+        self, compute: StepFunction, is_probe: bool, drawn: tuple[Tensor, Tensor, float]
     ) -> tuple[Tensor, Tensor]:
-        """Return copies of the two results of `compute(is_probe, (x, y, lr_factor))`."""
+        """Return copies of the loss and the norm that `compute(is_probe, drawn)` returns."""
+        x, y, lr_factor = drawn
         if self.x.shape != x.shape:
             self.x, self.y = (torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.lr_factor = torch.empty((), dtype=torch.float32, device=self.device)

@@ -56,8 +56,9 @@ class TrainStep:
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
             set_generator(model, self.masks)
-        divides = device.type == "cpu"  # the threads of a CPU divide the windows of a batch
-        self.backward = (WorkerBackward if divides else Backward)(config, model, device, ranks)
+        # the threads of a CPU divide the windows of a batch
+        kind = WorkerBackward if device.type == "cpu" else Backward
+        self.backward = kind(config, model, device, ranks)
         self.scaler, self.precision = self.backward.scaler, self.backward.precision
         can_replay = (
             device.type not in ("cpu", "mps")

@@ -39,7 +39,7 @@ class WorkerBackward(Backward):
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the gradients for `x` and `y`, (B, T) each, to `.grad`; return the summed loss.
 
-        The gradients are added in the order of the windows, so that threads change no result.
+        The gradients are added in the order of the windows, whichever thread ends first.
         """
         chunks: list[tuple[Tensor, Tensor]] = []
         for x_part, y_part in divide(x, y, self.config.train.accumulation):
