@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "terminal", "files", "seeds", "memory", "device",
-    "distributed", "signals", "config", "text", "reading", "model", "runs", "sampling",
-    "evaluation", "inspection", "training", "recipe", "export", "serve", "api", "lessons",
-    "cli", "__main__",
+    "torch_private", "cuda_graph", "distributed", "signals", "config", "text", "reading", "model",
+    "runs", "sampling", "evaluation", "inspection", "training", "recipe", "export", "serve", "api",
+    "lessons", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -31,7 +31,7 @@ from gpt.recipe.sweep_spec import (
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.training import build_step, time_budget
+from gpt.training import compiled, time_budget
 from gpt.training.start import train_run
 from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
@@ -256,8 +256,8 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
 def test_a_run_that_was_planned_is_still_of_its_sweep(gpt, config_file, monkeypatch):
     """Bug: limited evaluations and the choice not to compile counted as other settings."""
     monkeypatch.setattr(time_budget, "CURVE_PART", 0.0)
-    monkeypatch.setattr(build_step, "MIN_COMPILED_S", math.inf)
-    monkeypatch.setattr(build_step, "compile_mode", lambda setting, device: setting)  # as on CUDA
+    monkeypatch.setattr(compiled, "MIN_COMPILED_S", math.inf)
+    monkeypatch.setattr(compiled, "compile_mode", lambda setting, device: setting)  # as on CUDA
     minutes = ("--minutes", 9, "--set", "train.max_steps=7")
     command = ("train", "--config", config_file, *minutes, "--seeds", 2, "--json")
     code, out, _ = gpt(*command)

@@ -25,7 +25,7 @@ from gpt.terminal import phase
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from gpt.training.memory_estimate import check_training_memory, fits, with_fewest_micro_batches
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import CHARACTER, PROBE_S, Seconds, Stopwatch

@@ -15,7 +15,7 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint, write_config
-from gpt.training.build_step import Update, computed_with
+from gpt.training.members import Update, computed_with
 from gpt.training.rollback import Diverged
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import CurrentStep, Progress

@@ -13,9 +13,9 @@ from gpt.memory import check_memory, free_bytes
 from gpt.model.attention import stores_weights
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
-from gpt.training.backward_kinds import supports_threads, windows_at_once, worker_count
 from gpt.training.gradients import fuses_head
 from gpt.training.linear_cross_entropy import logits_at_once
+from gpt.training.workers import supports_threads, windows_at_once, worker_count
 
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads

@@ -10,8 +10,8 @@ from gpt.errors import CheckpointError, UsageError, arguments, command, setting_
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
-from gpt.training.build_step import Update, build_step, computed_with
 from gpt.training.first_plan import fitting_steps
+from gpt.training.members import Update, build_step, computed_with
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress, StartingPoint
 from gpt.training.schedule import Schedule

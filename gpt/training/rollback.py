@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpt.errors import TrainingError, setting_arguments
 from gpt.runs.recovery import recover
 from gpt.runs.weights import load_weights
-from gpt.training.build_step import Update
+from gpt.training.members import Update
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress
 

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from gpt.config.schema import Config
 from gpt.config.train_config import TrainConfig
-from gpt.training.build_step import Update
+from gpt.training.members import Update
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
 from gpt.training.time_budget import TimeBudget

@@ -25,10 +25,11 @@ from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.backward_kinds import select_own_device
-from gpt.training.build_step import build_step, computed_with, with_compile_choice
 from gpt.training.callbacks import OnEvent
+from gpt.training.compiled import with_compile_choice
+from gpt.training.data_parallel import select_own_device
 from gpt.training.first_plan import plan_new_run
+from gpt.training.members import build_step, computed_with
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import resumed_run
 from gpt.training.run_context import Outcome, RunContext

@@ -11,7 +11,7 @@ from gpt.config.schema import Config
 from gpt.distributed import Ranks
 from gpt.evaluation.loss import evaluate, timed_ids
 from gpt.text.vocabulary import Ids
-from gpt.training.build_step import Update
+from gpt.training.members import Update
 from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean

@@ -8,7 +8,6 @@ from gpt.config.period import Period
 from gpt.errors import Interrupted, resume_command
 from gpt.evaluation.loss import Stopped
 from gpt.training.advice import overfit_warning
-from gpt.training.backward_kinds import check_equal
 from gpt.training.callbacks import (
     Callback,
     EventFunction,
@@ -18,6 +17,7 @@ from gpt.training.callbacks import (
     delete_records_after,
 )
 from gpt.training.checkpointer import Checkpointer
+from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
 from gpt.training.rollback import Diverged, count_skipped, restore_last
 from gpt.training.run_context import Outcome, RunContext
