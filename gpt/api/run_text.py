@@ -6,27 +6,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.settings import Settings, TextPath, changed_config
+from gpt.config.data_config import DataConfig
+from gpt.config.schema import Config
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, command
+from gpt.evaluation.text_report import TextReport, describe_text
+from gpt.reading.sources import open_source
+from gpt.runs.folder import find_run
+from gpt.runs.format import CheckpointData, is_checkpoint
+from gpt.runs.read import read_summary
 from gpt.terminal import phase
+from gpt.text.cache import reads_standard_input, standard_input
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.documents import Source
+from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from gpt.api.model import Model
-    from gpt.config.data_config import DataConfig
-    from gpt.config.schema import Config
-    from gpt.evaluation.text_report import TextReport
-    from gpt.runs.format import CheckpointData
-    from gpt.text.corpus import Corpus
-    from gpt.text.documents import Source
-    from gpt.text.vocabulary import Vocabulary
 
 
 def read_text(
-    config: "Config",
-    vocabulary: "Vocabulary | None" = None,
+    config: Config,
+    vocabulary: Vocabulary | None = None,
     folder: Path | None = None,
     ranks: Ranks = SINGLE,
-) -> "Corpus":
+) -> Corpus:
     """Read the text of `config`, and return it as ids, split into train and val.
 
     `vocabulary` is that of an existing run, and None for a new run. `folder` is the folder of a
@@ -41,12 +45,9 @@ def read_text(
 
 
 def open_sources(
-    data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
-) -> "list[Source]":
+    data: DataConfig, folder: Path | None = None, ranks: Ranks = SINGLE
+) -> list[Source]:
     """Open the text and, if `data.val_source` is set, the separate val text; see `read_text`."""
-    from gpt.reading.sources import open_source
-    from gpt.text.cache import reads_standard_input, standard_input
-
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     stdin = None
     if reads_standard_input(data):
@@ -67,14 +68,12 @@ def open_sources(
 
 
 def encode_sources(
-    config: "Config",
-    sources: "list[Source]",
-    vocabulary: "Vocabulary | None" = None,
+    config: Config,
+    sources: list[Source],
+    vocabulary: Vocabulary | None = None,
     ranks: Ranks = SINGLE,
-) -> "Corpus":
+) -> Corpus:
     """Encode the results of `open_sources` as ids, or read these ids from the cache."""
-    from gpt.text.corpus import load_corpus
-
     data, fine_tuned = config.data, config.train.init_from
     named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
     if (run := fine_tuned or named) is None:
@@ -97,18 +96,15 @@ def encode_sources(
     return corpus
 
 
-def summary_of(run: str, key: str) -> "CheckpointData":
+def summary_of(run: str, key: str) -> CheckpointData:
     """Read the last checkpoint of `run`, a value of the setting `key`, but not its weights."""
-    from gpt.runs.folder import find_run
-    from gpt.runs.read import read_summary
-
     try:
         return read_summary(find_run(run), "last")
     except UsageError as error:
         raise UsageError(f"{key}: {error}") from None
 
 
-def run_text(model: "Model", advice: str = "") -> "Corpus":
+def run_text(model: "Model", advice: str = "") -> Corpus:
     """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
 
     `advice` is the end of the message: what the user can do without the text.
@@ -125,18 +121,15 @@ def run_text(model: "Model", advice: str = "") -> "Corpus":
     return corpus
 
 
-def run_config(model: "Model") -> "Config":
+def run_config(model: "Model") -> Config:
     """Return the newest config of the run of `model`; a resume may have changed settings."""
-    from gpt.runs.format import is_checkpoint
-    from gpt.runs.read import read_summary
-
     if not is_checkpoint(model.run):
         with suppress(CheckpointError, Unreadable):
             return read_summary(model.run, "last").config
     return model.config
 
 
-def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":
+def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> TextReport:
     """Read a text as training does, and report what it contains.
 
     Args:
@@ -151,8 +144,6 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "T
         ConfigError: a setting is wrong.
         TextError: the text cannot be read.
     """
-    from gpt.evaluation.text_report import describe_text
-
     config = changed_config(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = encode_sources(config, sources)

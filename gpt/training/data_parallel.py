@@ -44,11 +44,11 @@ def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
     if ranks.size == 1 or device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise DeviceError(f"device {device}: torchrun needs cpu or cuda; use --device cpu")
+        raise DeviceError(f"device {device}: torchrun needs cpu or cuda; use cpu")
     if (count := torch.cuda.device_count()) < ranks.local_size:
         raise DeviceError(
             f"expected a GPU for each of the {ranks.local_size} ranks of this machine, got "
-            f"{count}; use torchrun --nproc-per-node={count}, or --device cpu"
+            f"{count}; use torchrun --nproc-per-node={count}, or use cpu"
         )
     torch.cuda.set_device(ranks.local_rank)
     return torch.device("cuda", ranks.local_rank)
