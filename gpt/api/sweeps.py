@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpt.recipe.sweep import Sweep
 
 
-def sweep(  # noqa: D417  # `train` describes the other arguments
+def sweep(  # noqa: D417  # one line describes several arguments
     config: "Config | str | Path | None" = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -38,11 +38,10 @@ def sweep(  # noqa: D417  # `train` describes the other arguments
     is resumed, and finished runs are not trained again. If a run fails, the others are still
     trained.
 
-    The arguments are those of `train`, with these differences. If `config` is None, runs with the
-    same text, time and model settings share the choice of the other settings. The events of
-    `on_event` also have `run`, the name of the run.
-
     Args:
+        config, text, init_from, should_stop, on_event: see `train`. If `config` is None, runs with
+            the same text, time and model settings share the choice of the other settings. Each
+            event also has `run`, the name of the run.
         minutes: the time of each run.
         settings: a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
@@ -98,7 +97,7 @@ def sweep(  # noqa: D417  # `train` describes the other arguments
         )
 
 
-def resume_sweep(
+def resume_sweep(  # noqa: D417  # one line describes several arguments
     folder: str | Path,
     *,
     should_stop: Callable[[], bool] | None = None,
@@ -106,8 +105,9 @@ def resume_sweep(
 ) -> "Sweep":
     """Train the unfinished runs of a sweep, and compare all its runs as `sweep` does.
 
-    `folder` is the folder of the sweep, or its name under `runs/`. `should_stop` and `on_event` are
-    those of `sweep`.
+    Args:
+        folder: the folder of the sweep, or its name under `runs/`.
+        should_stop, on_event: see `sweep`.
 
     Returns:
         The Sweep, as `sweep` returns it.

@@ -135,7 +135,7 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
         check_keeps(run, config)
 
 
-def resume(  # noqa: D417  # `train` describes the other arguments
+def resume(  # noqa: D417  # one line describes several arguments
     run: str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -147,8 +147,6 @@ def resume(  # noqa: D417  # `train` describes the other arguments
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with its config as changed by `settings`.
 
-    `should_stop`, `on_event` and `clock` are those of `train`.
-
     Args:
         run: the folder of the run, or its name under `runs/`; by default, the newest run.
         text: the new location of the run's text, if it was moved.
@@ -156,6 +154,7 @@ def resume(  # noqa: D417  # `train` describes the other arguments
             short warmup. For an interrupted run, `minutes` is the total time over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
             to `train.plans`, so that a new run with the saved config repeats this run.
+        should_stop, on_event, clock: see `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.
@@ -235,7 +234,7 @@ def _train(
     )
 
 
-def estimate(
+def estimate(  # noqa: D417  # one line describes several arguments
     config: "Config | str | Path | None" = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -246,7 +245,8 @@ def estimate(
 ) -> tuple["Config", "Estimate"]:
     """Estimate the parameters, memory and time of a training run, without training it.
 
-    The arguments are those of `train`.
+    Args:
+        config, text, minutes, settings, init_from, clock: see `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
