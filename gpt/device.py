@@ -1,4 +1,4 @@
-"""Set how torch computes: device, precision, threads, modes, compiler, graphs."""
+"""Set how torch computes: device, precision, threads, modes."""
 
 import gc
 import logging
@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from copy import copy
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from gpt.errors import DeviceError, GPTError, counted
+from gpt.errors import DeviceError, counted
 from gpt.memory import cpu_limit
 
 log = logging.getLogger(__name__)
@@ -23,12 +21,6 @@ log = logging.getLogger(__name__)
 # and compute wrong attention there: in half precision (195910), for strided queries, keys and
 # values (170837, 181133), and if value_size differs from head_size (176767).
 MIN_MPS_TORCH = "2.13"
-EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
-
-# While a CUDA graph is captured, another capture fails, because it first waits for the device.
-_capturing = Lock()
-
-R = TypeVar("R")
 
 
 def select_device(name: str) -> torch.device:
@@ -54,12 +46,12 @@ def select_device(name: str) -> torch.device:
         raise DeviceError(
             f"device {name}: expected {' or '.join(['auto', *names])}; torch {torch.__version__} "
             f"sees {counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; "
-            f"use --device cpu, or install another build of torch"
+            f"use cpu, or install another build of torch"
         )
     if name == "mps" and torch.__version__ < MIN_MPS_TORCH:
         raise DeviceError(
             f"device mps: expected torch {MIN_MPS_TORCH} or later, got {torch.__version__}, whose "
-            f"attention is wrong on Apple GPUs; upgrade torch, or use --device cpu"
+            f"attention is wrong on Apple GPUs; upgrade torch, or use cpu"
         )
     device = torch.device(name)
     if device.index is not None and device.type == "cuda":
@@ -189,47 +181,6 @@ def product_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def compile_mode(setting: str, device: torch.device) -> str:
-    """Return `setting`, a value of `train.compile`; without CUDA, return `off` for `auto`.
-
-    On a CPU, compiling takes longer than it saves in a run of minutes.
-    """
-    return "off" if setting == "auto" and device.type != "cuda" else setting
-
-
-def compile_model(model: nn.Module, mode: str, rehearse: Callable[[Any], object]) -> Any:
-    """Return a copy of `model` with compiled blocks; return `model` if `mode` is `off`.
-
-    The copy shares the parameters of `model`. All blocks run the same compiled code. Each batch
-    shape is compiled separately, because code for variable shapes is slower.
-
-    torch.compile compiles, and can fail, only when the copy is used. Therefore, `rehearse` runs a
-    forward and a backward pass of the copy for each batch shape. If the compiler does not work on
-    this machine, raise DeviceError in mode `on`; in mode `auto`, log a warning and return `model`.
-    """
-    if mode == "off":
-        return model
-    try:
-        compiled, layers = copy(model), cast(nn.ModuleList, model.get_submodule("blocks"))
-        blocks = [cast(nn.Module, torch.compile(block, dynamic=False)) for block in layers]
-        compiled._modules = model._modules | {"blocks": nn.ModuleList(blocks)}
-        rehearse(compiled)
-    except GPTError:  # e.g. OutOfMemory
-        raise
-    except Exception as error:  # e.g. without g++, or on an unsupported Python or processor
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if mode == "on":
-            raise DeviceError(
-                f"train.compile on: torch.compile fails here ({reason}); install a C++ compiler, "
-                f"or use train.compile auto or off"
-            ) from error
-        log.warning("torch.compile does not work here (%s); continuing without it", reason)
-        return model
-    finally:
-        model.zero_grad(set_to_none=True)
-    return compiled
-
-
 class SkipInitialization(TorchFunctionMode):
     """Context in which the functions of torch.nn.init do nothing.
 
@@ -256,61 +207,3 @@ def free_memory(device: torch.device) -> None:
     gc.collect()  # a TrainStep and its parts refer to each other
     if device.type != "cpu":
         torch.accelerator.empty_cache()
-
-
-@contextmanager
-def _ready_to_capture() -> Iterator[None]:
-    """Let a CUDA graph be captured in a `with` block.
-
-    Meanwhile, Python's garbage collector must not free an old graph, because that would end the
-    capture (github.com/pytorch/pytorch/pull/161037). The graph gets a cuBLAS workspace of its own;
-    otherwise, it could use one that is freed with another graph.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    torch._C._cuda_clearCublasWorkspaces()
-    try:
-        yield
-    finally:
-        torch._C._cuda_clearCublasWorkspaces()
-        if was_enabled:
-            gc.enable()
-
-
-def replayed(
-    step: Callable[[], R], device: torch.device, generator: torch.Generator | None = None
-) -> Callable[[], R]:
-    """Return a function that computes `step()`; on CUDA, it replays `step` as a CUDA graph.
-
-    The first EAGER_STEPS calls run `step`. The next call records the kernels of `step` in a graph.
-    That call and all later ones replay the graph, which starts all kernels at once. `step` must
-    read and write the same tensors at each call. A call overwrites the tensors that the previous
-    call returned. `step` must not wait for results of the device. It may draw random numbers from
-    `generator`, which callers may seed.
-    """
-    if device.type != "cuda":
-        return step
-    graph, calls = torch.cuda.CUDAGraph(), 0
-    output: R
-
-    def run() -> R:
-        nonlocal output, calls
-        calls += 1
-        if calls <= EAGER_STEPS:
-            return step()
-        with torch.cuda.device(device):
-            if calls == EAGER_STEPS + 1:
-                if generator is not None:
-                    graph.register_generator_state(generator)
-                # record the kernels without running them, on a stream of `device` (torch's default
-                # capture stream is on the device of the first graph of this process); streams with
-                # this priority have a pool of their own, so that nothing else runs on it
-                stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-                mode = "thread_local"  # by default, allocations by other threads would fail
-                capture = torch.cuda.graph(graph, stream=stream, capture_error_mode=mode)
-                with _capturing, _ready_to_capture(), capture:
-                    output = step()
-            graph.replay()
-        return output
-
-    return run

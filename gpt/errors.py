@@ -14,6 +14,7 @@ GPTError (exit code 1)
 Each message says what was found, what was expected and what to do.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -34,8 +35,7 @@ class GPTError(Exception):
         super().__init__(*(without_middle(str(line), MAX_LINE_CHARACTERS) for line in lines))
 
     def __str__(self) -> str:
-        message = "\n".join(map(str, self.args))
-        return message if _is_command_line() else in_python(message)
+        return "\n".join(map(str, self.args))
 
 
 class UsageError(GPTError):
@@ -57,11 +57,11 @@ class TextError(GPTError):
 
 
 class CheckpointError(GPTError):
-    """A checkpoint is missing, damaged or in another format."""
+    """A checkpoint is missing or damaged."""
 
 
 class Unreadable(GPTError):
-    """A file of a run exists but cannot be read now, so its content is unknown."""
+    """A run may be intact, but cannot be read now, or only by another version of gpt."""
 
 
 class OutOfMemory(GPTError):
@@ -89,7 +89,7 @@ def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
 
-def command(*arguments: str) -> str:
+def command(*words: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
     If `gpt` started this process, the command begins with `gpt` or, if the shell does not find that
@@ -97,33 +97,55 @@ def command(*arguments: str) -> str:
     """
     program = Path(sys.argv[0])
     if program.name in PROGRAMS:
-        return shlex.join([as_typed(program), *arguments])
-    return shlex.join([as_typed(Path(sys.executable)), "-m", "gpt", *arguments])
+        return shlex.join([as_typed(program), *words])
+    return shlex.join([as_typed(Path(sys.executable)), "-m", "gpt", *words])
+
+
+def resume_command(run: Path | str) -> str:
+    """Return the command that resumes `run`; if Python called gpt, the call of `gpt.resume`."""
+    name = str(run)
+    return command("train", "--resume", name) if _is_command_line() else f"gpt.resume({name!r})"
+
+
+def arguments(*names: str, **values: object) -> str:
+    """Return arguments as the user types them, on the command line or in Python.
+
+    On the command line, `arguments("run_dir")` returns `--run-dir`, and
+    `arguments(run_dir="my run", overwrite=True)` returns `--run-dir 'my run' --overwrite`. In
+    Python, they return `run_dir`, and `run_dir='my run', overwrite=True`.
+    """
+    if not _is_command_line():
+        return ", ".join([*names, *(f"{name}={value!r}" for name, value in values.items())])
+    options = list[str]()
+    for name, value in (dict.fromkeys(names, True) | values).items():
+        options.append("--" + name.replace("_", "-"))
+        if value is not True:  # True stands for an option without a value
+            options.append(str(value))
+    return shlex.join(options)
+
+
+def setting_arguments(*assignments: str) -> str:
+    """Return arguments that change settings; each of the `assignments` is like `train.steps=9`.
+
+    They are `--set train.steps=9` on the command line, and `settings=["train.steps=9"]` in Python.
+    If the running command has no `--set`, return the assignments as they are; see `takes_settings`.
+    """
+    if not _is_command_line():
+        return f"settings={json.dumps(assignments, ensure_ascii=False)}"
+    prefix = "--set " if takes_settings() else ""
+    return " ".join(f"{prefix}{shlex.quote(each)}" for each in assignments)
+
+
+def takes_settings() -> bool:
+    """Return whether the user can change settings: in Python, and by commands that have `--set`."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    return not _is_command_line() or words[:1] in (["train"], ["data"])
 
 
 def _is_command_line() -> bool:
     """Return whether this process runs `gpt` or `python -m gpt`."""
     program = Path(sys.argv[0])
     return program.name in PROGRAMS or program.parts[-2:] == ("gpt", "__main__.py")
-
-
-def in_python(message: str) -> str:
-    """Replace options of the command line in `message` by arguments of the Python functions.
-
-    >>> in_python("my--text: choose another --run-dir, or add --overwrite or --set train.steps=9")
-    'my--text: choose another run_dir, or add overwrite=True or settings=["train.steps=9"]'
-    """
-    dashes = r"(?<![\w./\\-])--"  # not within a name, such as `my--text`
-    message = re.sub(rf"{dashes}(overwrite|memorisation)\b", r"\1=True", message)
-    message = re.sub(rf"{dashes}set ([^\s,;:)]+)", r'settings=["\1"]', message)
-    message = re.sub(rf"{dashes}minutes (\w+)", r"minutes=\1", message)
-    resume = rf"(?:\S+ -m )?(?:\S*gpt train )?{dashes}resume "
-    message = re.sub(rf"{resume}(?:'([^']+)'|([^\s,;:]+))", r'gpt.resume("\1\2")', message)
-    # keep options that follow `torchrun` or `gpt COMMAND`: users type such lines in a shell
-    option = rf"((?:torchrun|gpt [a-z]+) )?{dashes}([a-z]+(?:-[a-z]+)*)"
-    return re.sub(
-        option, lambda found: found[0] if found[1] else found[2].replace("-", "_"), message
-    )
 
 
 def as_typed(program: Path) -> str:

@@ -327,7 +327,7 @@ import gc, os, sys, threading
 import gpt
 from gpt import api
 from gpt.api.evaluation import analyze_attention
-from gpt.api.evaluation import run_text
+from gpt.api.run_text import run_text
 
 environment = dict(os.environ)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from gpt import api
-from gpt.api.evaluation import run_text
+from gpt.api.run_text import run_text
 from gpt.evaluation.comparison import read_curve, read_nanogpt_log
 from gpt.evaluation.intervals import Interval, mean_interval, welch_interval
 from gpt.evaluation.scored_text import score_text, val_text

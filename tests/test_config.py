@@ -10,7 +10,7 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpt.api.new_run import as_changes
+from gpt.api.settings import as_changes
 from gpt.config.load import SHIPPED, load_config
 from gpt.config.schema import SETTINGS, Config, explicit
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
@@ -204,6 +204,16 @@ def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(written, ch
     """Bug: a sweep over train.learning_rate left Muon's rate, that of most parameters, alone."""
     train = load(written, *changes).train
     assert (train.learning_rate, train.muon_learning_rate) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("every", ["7", "10 %", "2.50 %", "100 %"])
+def test_a_period_is_stored_as_it_was_written(every):
+    config = load("", f"train.eval_every={every}", "train.checkpoint_every=3 min")
+    lines = to_yaml(config).splitlines()
+    assert any(line.startswith(f"  eval_every: {every}  ") for line in lines)
+    assert any(line.startswith("  checkpoint_every: 3 min  ") for line in lines)
+    assert load(to_yaml(config)) == config
+    assert Config.model_validate_json(config.model_dump_json()) == config
 
 
 def test_a_value_that_unfolds_without_end_is_refused_at_once():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import CheckpointError, TextError
 from gpt.reading.sources import open_source
 from gpt.text.cache import cache_dir

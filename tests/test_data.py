@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpt import api
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.evaluation import characters, text_report
 from gpt.evaluation.characters import CountedText, find_suspicious, rare_characters
 from gpt.evaluation.text_report import find_duplicates

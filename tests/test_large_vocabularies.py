@@ -23,8 +23,8 @@ from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.training.build_step import build_step
 from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.members import build_step
 from gpt.training.start import train_run
 from tests.conftest import metrics_of, small
 
@@ -117,11 +117,11 @@ def test_a_step_has_the_gradients_of_the_models_logits(corpus, set_threads, thre
     config = small(**changes, train__precision="fp32", train__grad_clip=0)
     model, reference = shaken(config), shaken(config)
     step = build_step(config, model, CPU, SINGLE, corpus.train)
-    x, y = step.draw_batch(7)
+    x, y, _ = step.draw(7)
     loss, _ = step(7)
-    if step.backward.masks is not None:
-        step.backward.masks.manual_seed(derive_seed(config.seed, "dropout", 7))
-        set_generator(reference, step.backward.masks)
+    if step.masks is not None:
+        step.masks.manual_seed(derive_seed(config.seed, "dropout", 7))
+        set_generator(reference, step.masks)
     logits = reference(x)
     expected = cross_entropy(logits, y)
     expected.backward()  # type: ignore[no-untyped-call]

@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "terminal", "files", "seeds", "memory", "device",
-    "distributed", "signals", "config", "text", "reading", "model", "runs", "sampling",
-    "evaluation", "inspection", "training", "recipe", "export", "serve", "api", "lessons",
-    "cli", "__main__",
+    "torch_private", "cuda_graph", "distributed", "signals", "config", "text", "reading", "model",
+    "runs", "sampling", "evaluation", "inspection", "training", "recipe", "export", "serve", "api",
+    "lessons", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -65,6 +65,29 @@ def test_importing_gpt_loads_no_large_library_and_leaves_the_environment_alone()
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """Return the names of all modules that are loaded after a program has imported `modules`."""
+    program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
+
+
+def test_importing_training_does_not_load_matplotlib():
+    """Its import takes a second, and only the picture at the end of a run needs it."""
+    assert "matplotlib" not in loaded_by("gpt.training.start")
+
+
+def test_the_reading_order_loads_nothing_around_it():
+    """The eleven files that contain the GPT can be read without the folders around them."""
+    page = (PACKAGE / "README.md").read_text("utf-8")
+    files = re.findall(r"^\| \[(\S+)\.py\]", page.partition("## Where is")[0], re.M)
+    assert len(files) == 11
+    around = ("reading", "inspection", "recipe", "export", "serve", "lessons")
+    loaded = loaded_by(*(f"gpt.{file.replace('/', '.')}" for file in files))
+    assert [
+        name for name in loaded if name.startswith(tuple(f"gpt.{each}" for each in around))
+    ] == []
 
 
 def duplicates(places: list[tuple[str, str]]) -> dict[str, set[str]]:

@@ -38,7 +38,7 @@ from gpt.config.schema import Config
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.distributed import SINGLE
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from gpt.training.memory_estimate import training_bytes, with_fewest_micro_batches
 torch.set_num_threads(2)
 config, V = Config.model_validate_json(sys.argv[1]), int(sys.argv[2])

@@ -236,7 +236,7 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus):
     assert same_weights(Path("again"), Path("r"))
     scored = [[r for r in metrics_of(Path(run)) if "val_loss" in r] for run in ("r", "again")]
     assert scored[0] == scored[1]
-    assert schedule.is_due(first, "10 %")
+    assert schedule.is_due(first, again.train.eval_every)
 
 
 @pytest.mark.parametrize("until", [7, 11])

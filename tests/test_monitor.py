@@ -23,7 +23,6 @@ import torch
 from PIL import Image
 from tqdm.utils import disp_len
 
-from gpt.api.extras import draw_attention
 from gpt.distributed import SINGLE
 from gpt.model.attention_maps import attend
 from gpt.reading.sources import open_source
@@ -31,7 +30,7 @@ from gpt.terminal import visible
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.training.callbacks import Callback, MetricsFile, delete_records_after, make_bar
-from gpt.training.run_context import Extras, RunContext
+from gpt.training.run_context import RunContext
 from gpt.training.start import train_run
 from gpt.training.tensorboard import TensorBoard
 from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
@@ -163,8 +162,7 @@ def test_each_sample_is_a_text_of_its_step(text_file):
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file):
     """However short the run is: that of the first member, on the first characters of val."""
     corpus = load_corpus(open_source(str(text_file)))
-    extras = Extras(draw_attention=draw_attention)
-    train_run(small(model__ensemble=2), corpus, Path("r"), extras=extras)
+    train_run(small(model__ensemble=2), corpus, Path("r"))
     from gpt.inspection.pictures import draw_heads, png
 
     (event,) = events_of(Path("r")).Images("visualization/attention")

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from gpt.config.schema import Config
-from gpt.device import computing_with, replayed, select_device, select_precision
+from gpt.cuda_graph import replayed
+from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed import SINGLE
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
@@ -28,10 +29,11 @@ from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus
 from gpt.training import linear_cross_entropy
-from gpt.training.build_step import build_step, with_compile_choice
+from gpt.training.compiled import with_compile_choice
+from gpt.training.members import build_step
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
-from gpt.training.time_budget import CHARACTER, Stopwatch
+from gpt.training.stopwatch import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 
@@ -156,7 +158,7 @@ def test_an_apple_gpu_is_refused_with_a_torch_that_computes_wrong_attention(monk
 
 def test_drawn_batches_are_contiguous(corpus):
     """Bug: strided batches were copied from pinned memory through pageable memory."""
-    for part in step_on(CPU, corpus).draw_batch(0):
+    for part in step_on(CPU, corpus).draw(0)[:2]:
         assert part.is_contiguous()
 
 
@@ -257,8 +259,7 @@ def test_the_recipe_compiles_no_model_to_measure_it(corpus, counter):
 def test_steps_leave_the_weights_that_they_leave_on_a_cpu(corpus, pretend, changes):
     here, there = (step_on(device, corpus, **changes) for device in (CPU, pretend))
     for i in range(5):
-        if there.recorded:
-            there.recorded(*there.draw_batch(i), 0.0)  # changes nothing
+        here.probe(i), there.probe(i)  # change nothing
         for one, other in zip(here(i), there(i), strict=True):
             torch.testing.assert_close(one, other.cpu())
     for one, other in zip(tensors_of(here), tensors_of(there), strict=True):
@@ -281,7 +282,7 @@ def test_each_replayed_step_returns_its_own_loss(corpus, pretend, monkeypatch):
         return replay
 
     expected = step_on(pretend, corpus)
-    monkeypatch.setattr("gpt.training.backward_kinds.replayed", as_graph)
+    monkeypatch.setattr("gpt.cuda_graph.replayed", as_graph)
     step = step_on(pretend, corpus)
     results = [step(i) for i in range(5)]
     assert step.read(results) == expected.read([expected(i) for i in range(5)])

@@ -18,11 +18,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt import api
+from gpt.cli.runs import list_runs
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.folder import check_free, find_run, list_runs, make_numbered
-from gpt.runs.format import FILES, FORMAT, CheckpointData, TrainingState
+from gpt.runs.folder import check_free, find_run, make_numbered
+from gpt.runs.format import FILES, CheckpointData, TrainingState
 from gpt.runs.lock import is_running, locked, undo_killed_overwrite
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover, summary_to_resume
@@ -91,14 +92,6 @@ def test_the_best_before_is_kept_until_the_next_checkpoint():
     (place(7) / "model.safetensors").write_bytes(b"")
     assert recover(RUN)[0].step == 5
     assert read_checkpoint(RUN, "best").step == 2
-
-
-def test_a_checkpoint_of_a_later_format_is_refused():
-    write(7)
-    path = place(7) / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1, "new": 1}))
-    with pytest.raises(CheckpointError, match=f"expected format {FORMAT}, got {FORMAT + 1}"):
-        read_checkpoint(RUN)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"last": -1, "best": null}', "[" * 10**5])
@@ -296,7 +289,7 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed():
     (half / "model.safetensors").write_bytes(b"half")
     (RUN / "config.yaml").write_text("seed: 1\n")
     (RUN / "provenance.jsonl").touch()
-    with pytest.raises(UsageError, match=r"r has no complete checkpoint.* overwrite=True run_dir"):
+    with pytest.raises(UsageError, match=r"r has no complete checkpoint.* overwrite=True, run_dir"):
         find_run("r")
     with pytest.raises(
         UsageError, match=r"r exists; replace it by overwrite=True, or choose another"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpt
-from gpt.errors import Interrupted, UsageError
+from gpt.errors import Interrupted
 from gpt.runs.read import read_summary
 from gpt.signals import StopSignals
 from tests.conftest import HANGS_S, small
@@ -97,19 +97,3 @@ def test_the_stop_button_of_a_notebook_saves(text_file, in_event_loop):
     with pytest.raises(KeyboardInterrupt, match=r"step 10, saved.*gpt\.resume"):
         asyncio.run(cell()) if in_event_loop else train()
     assert read_summary(Path("runs/stopped"), "last").step == 10
-
-
-def test_errors_of_functions_name_their_arguments():
-    """Bug: `gpt.train(run_dir=...)` said `replace it by --overwrite, or choose another --run-dir`.
-
-    Commands to type in a shell stay as they are.
-    """
-    error = UsageError(
-        "resume it by --resume 'runs/a b', replace it by --overwrite, choose another --run-dir, or "
-        "set --set train.steps=9; gpt train --help-all and torchrun --max-restarts help"
-    )
-    assert str(error) == (
-        'resume it by gpt.resume("runs/a b"), replace it by overwrite=True, choose another '
-        'run_dir, or set settings=["train.steps=9"]; gpt train --help-all and torchrun '
-        "--max-restarts help"
-    )

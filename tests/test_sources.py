@@ -25,8 +25,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpt as package
+from gpt.config.data_config import DataConfig
 from gpt.config.load import load_config
-from gpt.config.schema import DataConfig
 from gpt.errors import GPTError, TextError
 from gpt.files import CHUNK_BYTES
 from gpt.reading import entries
@@ -278,8 +278,8 @@ def test_the_likely_encoding_is_found(text, encoding):
         assert content.decode(likely_encoding(content) or "") == content.decode(encoding)
     told = refusal(write(content))
     likely = likely_encoding(content)
-    expected = f"; it is probably {likely}; convert it to UTF-8, or set data.encoding={likely} or "
-    assert expected in told, "bug: --set was advised, which gpt eval lacks"
+    expected = f"; it is probably {likely}; convert it to UTF-8, or add "
+    assert f'{expected}settings=["data.encoding={likely}"] or ' in told
 
 
 def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
@@ -288,7 +288,7 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced():
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
     told = (
         f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8, although most others are; "
-        "convert it to UTF-8, or set data.errors=replace"
+        'convert it to UTF-8, or add settings=["data.errors=replace"]'
     )
     assert refusal(name) == f"text.txt: {told}"
     text = (line * 9).decode()
@@ -642,7 +642,7 @@ def test_a_column_of_parquet_is_read():
         "t.parquet:4": "é" * 3001,
     }
     assert refusal("t.parquet") == (
-        "t.parquet: set data.column to the column that is to be read, one of id, text"
+        't.parquet: add settings=["data.column=NAME"]; its columns are id, text'
     )
     told = refusal("t.parquet", column="body")
     assert told.startswith("t.parquet:1: bad record: expected a text at body (data.column can name")

@@ -31,7 +31,7 @@ from gpt.recipe.sweep_spec import (
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.training import build_step, time_budget
+from gpt.training import compiled, time_budget
 from gpt.training.start import train_run
 from tests.conftest import PANGRAM, metrics_of, small
 from tests.test_sources import piped
@@ -133,16 +133,12 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(text
         assert result.standard_error == pytest.approx(deviation / math.sqrt(3))
 
 
-def test_another_machine_resumes_the_sweep_of_an_earlier_version_with_its_threads(
-    gpt, config_file, set_threads
-):
-    """The digits depend on the threads. Earlier versions stored `jobs`, the runs at once."""
+def test_another_machine_resumes_the_sweep_with_its_threads(gpt, config_file, set_threads):
+    """The digits depend on the threads."""
     command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
     set_threads(4)
     out = gpt(*command)[1]
     assert gpt("runs", "--yes", "--delete", "small-sweep/seed-1338")[0] == 0
-    spec = json.loads((SWEEP / "sweep.json").read_text())
-    (SWEEP / "sweep.json").write_text(json.dumps({"jobs": 2} | spec))
     set_threads(1)
     assert gpt("train", "--resume", "small-sweep")[:2] == gpt(*command)[:2] == (0, out)
     lines = (SWEEP / "seed-1338/provenance.jsonl").read_text().splitlines()
@@ -260,8 +256,8 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file):
 def test_a_run_that_was_planned_is_still_of_its_sweep(gpt, config_file, monkeypatch):
     """Bug: limited evaluations and the choice not to compile counted as other settings."""
     monkeypatch.setattr(time_budget, "CURVE_PART", 0.0)
-    monkeypatch.setattr(build_step, "MIN_COMPILED_S", math.inf)
-    monkeypatch.setattr(build_step, "compile_mode", lambda setting, device: setting)  # as on CUDA
+    monkeypatch.setattr(compiled, "MIN_COMPILED_S", math.inf)
+    monkeypatch.setattr(compiled, "compile_mode", lambda setting, device: setting)  # as on CUDA
     minutes = ("--minutes", 9, "--set", "train.max_steps=7")
     command = ("train", "--config", config_file, *minutes, "--seeds", 2, "--json")
     code, out, _ = gpt(*command)

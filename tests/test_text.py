@@ -19,7 +19,7 @@ from gpt.terminal import visible
 from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import MASKED
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from tests.conftest import SHARED_DATA, small
 
 any_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\r\t\f\x85"))

@@ -22,6 +22,7 @@ from gpt.device import autocast, select_precision
 from gpt.distributed import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import evaluate
+from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
@@ -29,8 +30,8 @@ from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import load_corpus
-from gpt.training import backward_kinds
-from gpt.training.build_step import build_step
+from gpt.training import workers
+from gpt.training.members import build_step
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
@@ -112,9 +113,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
     results: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
     for count, at_once in ((1, 6), (threads, windows)):
         set_threads(count)
-        monkeypatch.setattr(
-            backward_kinds, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C
-        )
+        monkeypatch.setattr(workers, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
         seen: list[int] = []
@@ -123,7 +122,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
         )
         results.append(gradients_of(build_step(config, model, CPU, SINGLE, corpus.train)))
         assert sum(seen) == 6
-        assert max(seen) == min(at_once, -(-6 // min(count, backward_kinds.MAX_WORKERS)))
+        assert max(seen) == min(at_once, -(-6 // min(count, workers.MAX_WORKERS)))
     torch.testing.assert_close(results[1][0], results[0][0])
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-7)
 
@@ -355,6 +354,25 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(corpus, gr
     assert not any(p.equal(before[name]) for name, p in model.named_parameters() if p.ndim == 2)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_probe_changes_nothing(corpus, precision, members):
+    """In float16, the gradients of some steps overflow."""
+    config = small(train__precision=precision, model__ensemble=members)
+    states = []
+    for is_probed in (False, True):
+        model = make_model(config.model, len(corpus.vocabulary), seed=1)
+        step = build_step(config, model, CPU, SINGLE, corpus.train)
+        for i in range(3):
+            if is_probed:
+                step.probe(i)
+            step.read([step(i)])
+        state = step.state_dict()
+        tensors = state.tensors | {name: p.detach().numpy() for name, p in model.named_parameters()}
+        states.append((state.numbers, {name: array.tobytes() for name, array in tensors.items()}))
+    assert states[0] == states[1]
+
+
 def test_metrics_say_what_happened_at_each_step(corpus):
     outcome = train_run(small(train__steps=21, train__eval_every=8), corpus, Path("r"))
     records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
@@ -467,7 +485,7 @@ def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(corpu
 
 @pytest.mark.filterwarnings("ignore")
 def test_compile_auto_goes_on_without_a_compiler(corpus, no_compiler, caplog):
-    from gpt.device import compile_model
+    from gpt.training.compiled import compile_model
 
     model = GPT(small().model, len(corpus.vocabulary))
     ids = torch.zeros(2, 5, dtype=torch.long)
@@ -497,8 +515,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     assert advice.endswith("-m gpt train --resume r")
     assert out == ""
     longer = load_config(Path("r/config.yaml"))
-    stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}
-    stopping = longer.model_copy(update=stop)
+    stopping = load_config(longer, ["train.stop_at_val_loss=99.0", "train.eval_every=1"])
     end = train_run(stopping, corpus, Path("r"), mode="resume").step
     assert end in (step, step + 1), "the signal may have come in an evaluation, made up for now"
     train_run(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt.api.evaluation import analyze_attention as analyze_attention
-    from gpt.api.evaluation import describe as describe
     from gpt.api.evaluation import evaluate as evaluate
     from gpt.api.exporting import export as export
-    from gpt.api.extras import estimate as estimate
     from gpt.api.model import Model as Model
     from gpt.api.model import load as load
     from gpt.api.run_comparison import compare as compare
+    from gpt.api.run_text import describe as describe
     from gpt.api.sweeps import resume_sweep as resume_sweep
     from gpt.api.sweeps import sweep as sweep
+    from gpt.api.training import estimate as estimate
     from gpt.api.training import resume as resume
     from gpt.api.training import train as train
 
@@ -33,8 +33,8 @@ MODULES = {  # name -> the module of gpt.api that defines it
     "Model": "model",
     "analyze_attention": "evaluation",
     "compare": "run_comparison",
-    "describe": "evaluation",
-    "estimate": "extras",
+    "describe": "run_text",
+    "estimate": "training",
     "evaluate": "evaluation",
     "export": "exporting",
     "load": "model",

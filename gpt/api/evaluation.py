@@ -1,33 +1,26 @@
-"""Evaluate a model on a text, analyse its attention, or describe a text."""
+"""Evaluate a model on a text, analyse its attention, or find the new lines of samples."""
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.api.model import Model
-from gpt.api.new_run import (
-    Settings,
-    TextPath,
-    changed_config,
-    encode_sources,
-    open_sources,
-    read_text,
-)
-from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
+from gpt.api.run_text import encode_sources, open_sources, run_text
+from gpt.api.settings import TextPath, changed_config
+from gpt.errors import GPTError, UsageError, arguments
+from gpt.evaluation.text_report import lines_in
+from gpt.reading.sources import may_have_columns
+from gpt.sampling.stopping import Sample, collect
 from gpt.terminal import phase
+from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
     from gpt.evaluation.evaluation_report import EvaluationReport
     from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
-    from gpt.evaluation.text_report import TextReport
-    from gpt.sampling.stopping import Sample
-    from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +62,10 @@ def evaluate(
     else:
         scored = _text(model, text)
     if memorisation and scored.train is None:
+        option = arguments("memorisation")
         raise UsageError(
-            "--memorisation needs the text that the run was trained on; put it back, or leave out "
-            "--memorisation"
+            f"{option} needs the text that the run was trained on; put it back, or leave out "
+            f"{option}"
         )
     with phase("loading the model"):
         from gpt.evaluation.evaluation_report import evaluate_text
@@ -88,7 +82,6 @@ def evaluate(
 def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
     """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
-    from gpt.sampling.stopping import collect
 
     with phase("sampling"):
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
@@ -102,7 +95,6 @@ def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
 def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
-    from gpt.reading.sources import may_have_columns
 
     changes: dict[str, Any] = {
         "data.val_source": None,
@@ -154,14 +146,12 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
         return analyze_text(members_of(model.module)[0], model.vocabulary, model.prepare(text))
 
 
-def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
+def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
     """Return the distinct lines of `samples` that do not occur in the text `corpus`.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
     left out as incomplete, unless the sample ended at a stop string that begins with a line end.
     """
-    from gpt.evaluation.text_report import lines_in
-
     lines: dict[str, None] = {}
     for sample in samples:
         stop = sample.stop or ""
@@ -170,60 +160,3 @@ def new_lines(corpus: "Corpus", samples: "Sequence[Sample]") -> list[str]:
         lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
     known = lines_in(corpus.ids, corpus.vocabulary, lines.keys())
     return [line for line in lines if line and line not in known]
-
-
-def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> "TextReport":
-    """Read a text as training does, and report what it contains.
-
-    Args:
-        text: see `train`.
-        settings: changes of the settings in the section `data`; see `train`.
-
-    Returns:
-        A TextReport: sizes, rare characters, probable decoding errors, and lines of val that are
-        also in train.
-
-    Raises:
-        ConfigError: a setting is wrong.
-        TextError: the text cannot be read.
-    """
-    from gpt.evaluation.text_report import describe_text
-
-    config = changed_config(None, text, settings)
-    sources = open_sources(config.data)
-    corpus = in_characters = encode_sources(config, sources)
-    changes: dict[str, Any] = {"vocabulary": "characters"}
-    if config.data.vocabulary == "bytes":
-        changes["errors"] = "replace"  # the files may be binary
-    plain = config.changed(data=changes)
-    if plain != config:
-        in_characters = encode_sources(plain, open_sources(plain.data))
-    return describe_text(sources, corpus, in_characters)
-
-
-def run_text(model: Model, advice: str = "") -> "Corpus":
-    """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
-
-    `advice` is the end of the message: what the user can do without the text.
-    """
-    try:
-        corpus = read_text(run_config(model), model.vocabulary, model.run)
-        if corpus.sha256 != model.checkpoint.text_sha256:
-            raise UsageError(
-                f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
-                f"since"
-            )
-    except GPTError as error:
-        raise type(error)(f"{error}; {advice}" if advice else error) from None
-    return corpus
-
-
-def run_config(model: Model) -> "Config":
-    """Return the newest config of the run of `model`; a resume may have changed settings."""
-    from gpt.runs.format import is_checkpoint
-    from gpt.runs.read import read_summary
-
-    if not is_checkpoint(model.run):
-        with suppress(CheckpointError, Unreadable):
-            return read_summary(model.run, "last").config
-    return model.config

@@ -3,7 +3,11 @@
 from pathlib import Path
 
 from gpt.api.model import Model
-from gpt.errors import UsageError
+from gpt.errors import UsageError, arguments
+from gpt.export.html import html_page
+from gpt.export.huggingface import export_huggingface
+from gpt.files import write_atomically
+from gpt.inspection.output import check_out
 
 
 def export(model: Model, to: str, out: str | Path, *, overwrite: bool = False) -> None:
@@ -21,15 +25,9 @@ def export(model: Model, to: str, out: str | Path, *, overwrite: bool = False) -
     """
     out = Path(out)
     if to == "html":
-        from gpt.export.html import html_page
-        from gpt.files import write_atomically
-        from gpt.inspection.output import check_out
-
-        check_out(out, "--out", [".html"], overwrite=overwrite)
+        check_out(out, arguments("out"), [".html"], overwrite=overwrite)
         write_atomically(out, [html_page(model.run.resolve().name, model.checkpoint)])
     elif to == "huggingface":
-        from gpt.export.huggingface import export_huggingface
-
         export_huggingface(model.run, model.checkpoint, out, overwrite=overwrite)
     else:
-        raise UsageError(f"--to {to}: expected html or huggingface")
+        raise UsageError(f"{arguments('to')} {to}: expected html or huggingface")

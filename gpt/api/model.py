@@ -1,15 +1,12 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
-import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
-from gpt.config.removed import COUNTS_NOTICE
 from gpt.errors import UsageError
 from gpt.files import check_working_folder
 from gpt.runs.folder import find_run
@@ -21,20 +18,11 @@ from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk
 from gpt.text.vocabulary import encode_prompt, prepare_prompt
 
-log = logging.getLogger(__name__)
-
-
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.model.attention_maps import Attention
     from gpt.model.ensemble import LanguageModel
-
-
-def _torch_model() -> Any:
-    """Return the module of the functions that need torch; importing it imports torch."""
-    check_working_folder()
-    return import_module("gpt.api.torch_model")
 
 
 class Model:
@@ -70,7 +58,12 @@ class Model:
         """The model as a torch module in evaluation mode, on the device."""
         with self._loading:
             if self._module is None:
-                self._module = _torch_model().load_module(self.checkpoint, self.device)
+                check_working_folder()
+                from gpt.device import default_modes, select_device
+                from gpt.runs.weights import load_model
+
+                with default_modes():
+                    self._module = load_model(self.checkpoint, select_device(self.device))
             return self._module
 
     def summary(self) -> str:
@@ -201,9 +194,20 @@ class Model:
         Raises:
             UsageError: the text is empty, too long, or has unknown characters.
         """
-        prepared = self.prepare(text)
-        logits: Tensor = _torch_model().text_logits(self.module, self.vocabulary, prepared)
-        return logits
+        prepared, module = self.prepare(text), self.module
+        import torch
+
+        from gpt.device import default_modes
+        from gpt.text.batches import to_torch
+
+        ids, T = to_torch(self.vocabulary.encode(prepared)), module.config.T
+        if not 0 < len(ids) <= T:
+            unit = self.vocabulary.unit
+            raise UsageError(f"expected a text of 1 to {T} {unit}s (model.T), got {len(ids)}")
+        device = next(module.parameters()).device
+        with default_modes(), torch.no_grad():  # not inference_mode, whose tensors autograd refuses
+            logits: Tensor = module(ids[None].to(device))
+        return logits[0].float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -222,7 +226,15 @@ class Model:
         """
         advice = "leave them out, or pass drop_unknown=True"
         prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
-        return float(_torch_model().text_loss(self.module, self.vocabulary, prepared))
+        module = self.module
+        from gpt.device import default_modes
+        from gpt.evaluation.loss import evaluate, scored_ids
+
+        if len(prepared) < 2:
+            raise UsageError(f"expected a text of at least 2 characters, got {len(prepared)}")
+        ids = scored_ids(prepared, self.vocabulary)
+        with default_modes():
+            return evaluate(module, ids) * ((len(ids) - 1) / (len(prepared) - 1))
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
@@ -242,9 +254,13 @@ class Model:
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
-        prepared = self.prepare(text)
-        maps: Attention = _torch_model().text_attention(self.module, self.vocabulary, prepared)
-        return maps
+        prepared, module = self.prepare(text), self.module
+        from gpt.device import default_modes
+        from gpt.model.attention_maps import attend_text
+        from gpt.model.ensemble import members_of
+
+        with default_modes():
+            return attend_text(members_of(module)[0], self.vocabulary, prepared)
 
 
 def load(
@@ -262,13 +278,11 @@ def load(
 
     Raises:
         UsageError: there is no such run.
-        CheckpointError: the checkpoint is missing, damaged or in another format.
+        CheckpointError: the checkpoint is missing or damaged.
+        Unreadable: the checkpoint cannot be read now, or another version of gpt wrote it.
     """
     folder = find_run(None if run is None else str(run))
-    data = read_checkpoint(folder, checkpoint)
-    if data.had_counts:
-        log.warning(COUNTS_NOTICE, folder)
-    return Model(folder, data, device)
+    return Model(folder, read_checkpoint(folder, checkpoint), device)
 
 
 def _whole_number(name: str, value: object, least: int) -> int:

@@ -1,198 +1,38 @@
-"""Turn settings into a config, read the text of a run, and prepare a new run."""
+"""Prepare a new run: resolve its config, read its text, and choose the settings that are unset."""
 
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpt.api.run_text import encode_sources, open_sources, read_text, summary_of
+from gpt.api.settings import Settings, TextPath, as_changes, changed_config
 from gpt.distributed import SINGLE, Ranks
-from gpt.errors import GPTError, TextError, UsageError, counted, shown
-from gpt.files import check_working_folder
+from gpt.errors import counted, setting_arguments
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
-    from gpt.config.load import Override
-    from gpt.config.schema import Config, DataConfig
-    from gpt.runs.format import CheckpointData
+    from gpt.config.schema import Config
     from gpt.text.corpus import Corpus
-    from gpt.text.documents import Source
-    from gpt.text.vocabulary import Vocabulary
-    from gpt.training.time_budget import Seconds
+    from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
 
-Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
-TextPath = str | Path
 Prepared = tuple["Config", "Corpus", "Seconds | None"]
 """Config and text of a new run, and the times that were measured to choose the config, if any."""
 
+DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
 PATIENCE = 3  # number of evaluations without a new best loss after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
-
-
-def changed_config(
-    config: "Config | str | Path | None",
-    text: TextPath | Sequence[TextPath] | None,
-    settings: Settings,
-    minutes: float | None = None,
-    *,
-    inherit: Callable[[str], dict[str, Any]] | None = None,
-) -> "Config":
-    """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
-
-    If `settings` contain `train.steps` but not `train.plans`, discard `train.minutes`,
-    `train.plans` and `train.max_steps` of `config`. For `inherit` see `load_config`.
-
-    Raises:
-        UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
-        ConfigError: a setting has an unknown key or a wrong value.
-    """
-    from gpt.config.load import keys_set_by, load_config
-
-    check_working_folder()
-    changes = as_changes(settings)
-    if minutes is not None:
-        changes.append(("train.minutes", minutes))
-    given = keys_set_by(changes)
-    if "train.steps" in given and "train.plans" not in given:
-        if "train.minutes" in given:
-            raise UsageError(
-                "expected either --minutes or train.steps, got both; leave out train.steps to "
-                "train as many steps as fit into the minutes"
-            )
-        changes += ["train.minutes=null", "train.plans=null"]
-        changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
-    if text is not None:
-        changes.append(("data.source", text))
-    return load_config(config, changes, inherit=inherit)
-
-
-def as_changes(settings: Settings) -> "list[Override]":
-    """Return `settings` (a mapping, a list or one str) as a list of overrides for `load_config`."""
-    if isinstance(settings, Mapping):
-        from pydantic_core import to_jsonable_python
-
-        def plain(value: Any) -> Any:
-            """Convert numpy and torch values; return others as a list, which validation rejects."""
-            return value.tolist() if hasattr(value, "tolist") else [repr(value)]
-
-        plain_settings = to_jsonable_python(settings, fallback=plain)
-        return [*plain_settings.items()]
-    if isinstance(settings, str):
-        return [settings]
-    if not isinstance(settings, Sequence):
-        raise UsageError(
-            f"settings: expected a dict such as {{'train.steps': 500}}, or a list, got "
-            f"{shown(repr(settings))}"
-        )
-    return [*settings]
 
 
 def since_now() -> Callable[[], float]:
     """Return a function that returns the seconds since `since_now` was called."""
     began = time.perf_counter()
     return lambda: time.perf_counter() - began
-
-
-def read_text(
-    config: "Config",
-    vocabulary: "Vocabulary | None" = None,
-    folder: Path | None = None,
-    ranks: Ranks = SINGLE,
-) -> "Corpus":
-    """Read the text of `config`, and return it as ids, split into train and val.
-
-    `vocabulary` is that of an existing run, and None for a new run. `folder` is the folder of a
-    run or sweep, which may contain a copy of standard input.
-
-    Raises:
-        TextError: the text cannot be read, or train or val is too short for `model.T`.
-    """
-    corpus = encode_sources(config, open_sources(config.data, folder, ranks), vocabulary, ranks)
-    corpus.check_fits(config.model.T, config.data)
-    return corpus
-
-
-def open_sources(
-    data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
-) -> "list[Source]":
-    """Open the text and, if `data.val_source` is set, the separate val text; see `read_text`."""
-    from gpt.text.cache import reads_standard_input, standard_input
-    from gpt.text.documents import utf8_source
-
-    names = [data.source] if data.val_source is None else [data.source, data.val_source]
-    if (reading := optional("gpt.reading.sources")) is None:
-        return [utf8_source(name, data) for name in names]
-    stdin = None
-    if reads_standard_input(data):
-        with phase("reading standard input"):
-            stdin = ranks.broadcast(standard_input, folder)
-    with phase("looking for the text"):
-        try:
-            return [reading.open_source(name, data, stdin) for name in names]
-        except TextError as error:
-            if folder is None:
-                raise
-            moved = (
-                "the run reads its text relative to the folder in which it was started: run the "
-                "command there, or put the text back (to resume an unfinished run, name a moved "
-                "text: gpt train TEXT --resume RUN)"
-            )
-            raise TextError(f"{error}; {moved}") from None
-
-
-def encode_sources(
-    config: "Config",
-    sources: "list[Source]",
-    vocabulary: "Vocabulary | None" = None,
-    ranks: Ranks = SINGLE,
-) -> "Corpus":
-    """Encode the results of `open_sources` as ids, or read these ids from the cache."""
-    from gpt.text.corpus import load_corpus
-
-    data, fine_tuned = config.data, config.train.init_from
-    named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
-    if (run := fine_tuned or named) is None:
-        vocabulary = None  # the text determines the vocabulary
-    elif vocabulary is None:
-        wanted = "data.vocabulary (characters, bytes or a run)"
-        vocabulary = summary_of(run, "train.init_from" if fine_tuned else wanted).vocabulary
-    if ranks.local_rank > 0:  # only the first rank of each machine writes to the cache
-        ranks.wait()
-    corpus = load_corpus(
-        sources[0],
-        data,
-        val_source=sources[1] if len(sources) > 1 else None,
-        vocabulary=vocabulary,
-        extends=fine_tuned is not None,
-        seed=config.seed,
-    )
-    if ranks.local_rank == 0:
-        ranks.wait()
-    return corpus
-
-
-def summary_of(run: str, key: str) -> "CheckpointData":
-    """Read the last checkpoint of `run`, a value of the setting `key`, but not its weights."""
-    from gpt.runs.folder import find_run
-    from gpt.runs.read import read_summary
-
-    try:
-        return read_summary(find_run(run), "last")
-    except UsageError as error:
-        raise UsageError(f"{key}: {error}") from None
-
-
-def optional(module: str) -> ModuleType | None:
-    """Return a module from outside the core of the package; None if it is not there."""
-    package = module.rpartition(".")[0]
-    return import_module(module) if find_spec(package) and find_spec(module) else None
 
 
 @dataclass(frozen=True)
@@ -270,13 +110,7 @@ class NewRun:
         3. Otherwise, leave the config as it is.
         """
         if self.needs_choice(config):
-            if (extras := optional("gpt.api.extras")) is None:
-                raise GPTError(
-                    "choosing settings for a text needs the folder gpt/recipe; give --config, or "
-                    "set train.steps"
-                )
-            prepared: Prepared = extras.choose_settings(config, clock, should_stop, ranks)
-            return prepared
+            return choose_settings(config, clock, should_stop, ranks)
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
             config = self._limit_fine_tuning(config, corpus)
@@ -306,6 +140,38 @@ class NewRun:
         if limit is not None:
             log.info(
                 f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
-                f"train.steps=N changes that"
+                f"{setting_arguments('train.steps=N')} changes that"
             )
         return config
+
+
+def choose_settings(
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
+    ranks: Ranks = SINGLE,
+) -> Prepared:
+    """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
+    from gpt.config.load import load_config
+
+    sources = open_sources(config.data, ranks=ranks)
+    corpus = encode_sources(config, sources, ranks=ranks)
+
+    with phase("loading PyTorch"):
+        from gpt.recipe.choose import choose_config, reads_better_as_bytes
+
+    is_unit_open = "vocabulary" not in config.data.model_fields_set
+    if is_unit_open and reads_better_as_bytes(corpus):
+        log.info(
+            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
+            f"instead; {setting_arguments('data.vocabulary=characters')} changes that"
+        )
+        config = load_config(config, [("data.vocabulary", "bytes")])
+        corpus = encode_sources(config, sources, ranks=ranks)
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    chosen, probed = ranks.broadcast(
+        lambda: choose_config(corpus, config, minutes, clock, should_stop, ranks)
+    )
+    if chosen.data != config.data:
+        corpus = encode_sources(chosen, sources, ranks=ranks)
+    return chosen, corpus, probed

@@ -3,22 +3,30 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpt.api.evaluation import run_config, run_text
-from gpt.api.model import load
+from gpt.api.model import Model, load
+from gpt.api.run_text import run_config, run_text
+from gpt.config.schema import values
 from gpt.errors import GPTError, UsageError, counted
+from gpt.evaluation.comparison import (
+    ComparedRun,
+    Comparison,
+    compare_runs,
+    read_curve,
+    read_nanogpt_log,
+)
 from gpt.files import from_here
+from gpt.model.shapes import parameter_count
+from gpt.recipe.sweep_spec import read_spec
+from gpt.runs.folder import find_run, find_sweep, is_sweep
+from gpt.runs.format import has_checkpoint
 from gpt.terminal import phase
-
-if TYPE_CHECKING:
-    from gpt.api.model import Model
-    from gpt.evaluation.comparison import ComparedRun, Comparison
 
 log = logging.getLogger(__name__)
 
 
-def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
+def compare(runs: str | Path | Sequence[str | Path]) -> Comparison:
     """Compare runs. Runs that differ only by seed form one row.
 
     The best checkpoint of each run is scored on the val split. If the text of a run is missing, the
@@ -38,8 +46,6 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
         CheckpointError: a run is damaged.
         TextError: a text is missing, and no val loss in nats per character was stored.
     """
-    from gpt.evaluation.comparison import compare_runs
-
     names = [runs] if isinstance(runs, str | Path) else runs
     paths = [path for name in names for path in _paths(str(name))]
     distinct = [*{path.resolve(): path for path in paths}.values()]
@@ -62,15 +68,10 @@ def compare(runs: str | Path | Sequence[str | Path]) -> "Comparison":
 
 def _paths(name: str) -> list[Path]:
     """Return the path of a run or log, or the paths of a sweep's runs that have a checkpoint."""
-    from gpt.runs.folder import find_run, find_sweep
-    from gpt.runs.format import has_checkpoint
-
     if Path(name).is_file():
         return [Path(name)]
     if (sweep := find_sweep(name)) is None:
         return [find_run(name)]
-    from gpt.recipe.sweep_spec import read_spec
-
     folders = [sweep / run.name for run in read_spec(sweep).runs]
     trained = [folder for folder in folders if has_checkpoint(folder)]
     if missing := len(folders) - len(trained):
@@ -78,17 +79,15 @@ def _paths(name: str) -> list[Path]:
     return trained
 
 
-def _log(path: Path) -> "ComparedRun":
+def _log(path: Path) -> ComparedRun:
     """Read a log that nanoGPT printed. The val losses in it are estimates on random windows."""
-    from gpt.evaluation.comparison import ComparedRun, read_nanogpt_log
-
     curve, parameters = read_nanogpt_log(path)
     log.warning("%s: trained on an unknown text; its losses are in nats per token", path)
     assert curve.best_loss is not None
     return ComparedRun(name=str(path), curve=curve, loss=curve.best_loss, parameters=parameters)
 
 
-def _measure(folder: Path) -> "ComparedRun":
+def _measure(folder: Path) -> ComparedRun:
     """Score the best checkpoint of a run on its val split.
 
     The result has one or two hashes of the val text: the hash of the whole text (from the
@@ -96,9 +95,7 @@ def _measure(folder: Path) -> "ComparedRun":
     """
     with phase("loading the model"):
         from gpt.device import default_modes
-        from gpt.evaluation.comparison import ComparedRun, read_curve
         from gpt.evaluation.scored_text import block_losses, val_text
-        from gpt.model.shapes import parameter_count
 
         model = load(folder)
     config, vocabulary = model.config, model.vocabulary
@@ -132,16 +129,12 @@ def _measure(folder: Path) -> "ComparedRun":
     )
 
 
-def _settings(folder: Path, model: "Model") -> dict[str, Any]:
+def _settings(folder: Path, model: Model) -> dict[str, Any]:
     """Return the settings of a run by dotted key.
 
     If a sweep set `train.minutes`, these are the settings from before training, because training
     sets `train.steps` to the number of steps that fit, which differs between seeds.
     """
-    from gpt.config.schema import values
-    from gpt.recipe.sweep_spec import read_spec
-    from gpt.runs.folder import is_sweep
-
     config, sweep, name = run_config(model), folder.resolve().parent, folder.resolve().name
     for trial in read_spec(sweep).runs if is_sweep(sweep) else ():
         if trial.name == name and trial.config.train.minutes is not None:

@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.extras import choose_settings
-from gpt.api.new_run import NewRun, Settings, TextPath, as_changes, read_text, since_now
-from gpt.errors import UsageError
+from gpt.api.new_run import NewRun, choose_settings, since_now
+from gpt.api.run_text import read_text
+from gpt.api.settings import Settings, TextPath, as_changes
+from gpt.errors import UsageError, arguments
+from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
+from gpt.runs.folder import RUNS, find_sweep
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from gpt.recipe.sweep import Sweep
 
 
-def sweep(
+def sweep(  # noqa: D417  # one line describes several arguments
     config: "Config | str | Path | None" = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -36,18 +39,15 @@ def sweep(
     trained.
 
     Args:
-        config: as for `train`. If it is None, settings are chosen for the text. Runs with the same
-            text, time and model settings share the choice.
-        text: as for `train`.
+        config, text, init_from, should_stop, on_event: see `train`. If `config` is None, runs with
+            the same text, time and model settings share the choice of the other settings. Each
+            event also has `run`, the name of the run.
         minutes: the time of each run.
-        settings: as for `train`, but a setting may have a list of values to combine, such as
+        settings: a setting may have a list of values to combine, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of runs of each combination. Their seeds are the setting `seed` of the
             config, `seed` + 1 and so on.
-        init_from: as for `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`. It is never overwritten.
-        should_stop: as for `train`.
-        on_event: as for `train`. Each event also has `run`, the name of the run.
 
     Returns:
         A Sweep: the combinations, each with its runs and their best val losses in nats per
@@ -58,9 +58,6 @@ def sweep(
         Interrupted, KeyboardInterrupt: as for `train`; the state of the runs is saved.
         ConfigError, DeviceError, TextError: as `train` raises them, before the first run begins.
     """
-    from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
-    from gpt.runs.folder import RUNS
-
     if seeds is not None and (not isinstance(seeds, int) or seeds < 1):
         raise UsageError(f"seeds: expected an integer >= 1, got {seeds!r:.100}")
 
@@ -74,7 +71,8 @@ def sweep(
     if seeds is not None:
         first = next(iter(combined.values()))
         if "seed" in first:
-            raise UsageError("expected either --seeds or several values of seed, got both")
+            option = arguments("seeds")
+            raise UsageError(f"expected either {option} or several values of seed, got both")
         check_count(seeds * len(combined))
         seed = with_values(first).resolve(in_sweep=True).seed
         combined = combinations([*changes, ("seed", [*range(seed, seed + seeds)])])
@@ -99,7 +97,7 @@ def sweep(
         )
 
 
-def resume_sweep(
+def resume_sweep(  # noqa: D417  # one line describes several arguments
     folder: str | Path,
     *,
     should_stop: Callable[[], bool] | None = None,
@@ -109,8 +107,7 @@ def resume_sweep(
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        should_stop: as for `train`.
-        on_event: as for `sweep`.
+        should_stop, on_event: see `sweep`.
 
     Returns:
         The Sweep, as `sweep` returns it.
@@ -121,7 +118,6 @@ def resume_sweep(
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-    from gpt.runs.folder import find_sweep
 
     if (found := find_sweep(str(folder))) is None:
         raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")

@@ -1,20 +1,13 @@
-"""Train a run, or resume it."""
+"""Train a run, resume it, or estimate what it costs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.api.new_run import (
-    NewRun,
-    Settings,
-    TextPath,
-    as_changes,
-    changed_config,
-    optional,
-    read_text,
-    since_now,
-)
-from gpt.distributed import Ranks, begin_training, joined
+from gpt.api.new_run import NewRun, since_now
+from gpt.api.run_text import read_text
+from gpt.api.settings import Settings, TextPath, as_changes, changed_config
+from gpt.distributed import Ranks, begin_training, check_alone, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.signals import saving_on_interrupt
@@ -22,11 +15,12 @@ from gpt.terminal import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
+    from gpt.recipe.dry_run import Estimate
     from gpt.text.corpus import Corpus
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
-    from gpt.training.time_budget import Seconds
+    from gpt.training.stopwatch import Seconds
 
 
 def train(
@@ -141,7 +135,7 @@ def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
         check_keeps(run, config)
 
 
-def resume(
+def resume(  # noqa: D417  # one line describes several arguments
     run: str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
@@ -160,9 +154,7 @@ def resume(
             short warmup. For an interrupted run, `minutes` is the total time over all resumes.
         settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
             to `train.plans`, so that a new run with the saved config repeats this run.
-        should_stop: as for `train`.
-        on_event: as for `train`.
-        clock: as for `train`.
+        should_stop, on_event, clock: see `train`.
 
     Returns:
         The Outcome of the whole run, with the same fields as that of `train`.
@@ -172,6 +164,7 @@ def resume(
         UsageError: there is no such run; its text has changed; it is finished, and no minutes or
             steps are added; or `minutes` are too few for one step.
         CheckpointError: no checkpoint of the run can be read.
+        Unreadable: the checkpoint cannot be read now, or another version of gpt wrote it.
         TextError, DeviceError, OutOfMemory, TrainingError: see `train`.
         Interrupted, KeyboardInterrupt: see `train`.
     """
@@ -201,8 +194,6 @@ def _resumed(
     run = begun or run  # after a restart, continue the same run, which may not be the newest
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
-    if newest.cannot_resume is not None:
-        raise UsageError(f"{from_here(folder)} cannot be resumed: {newest.cannot_resume}")
     if begun and not newest.finished:
         minutes = None  # the saved config of the run contains the minutes
     changes = as_changes(settings)
@@ -228,11 +219,7 @@ def _train(
     probed: "Seconds | None" = None,
 ) -> "Outcome":
     with phase("loading PyTorch"):
-        from gpt.training.run_context import Extras
         from gpt.training.start import train_run
-
-    module = optional("gpt.api.extras")
-    extras = module.training_extras() if module else Extras()
 
     return train_run(
         config,
@@ -244,5 +231,34 @@ def _train(
         should_stop=should_stop,
         on_event=on_event,
         ranks=ranks,
-        extras=extras,
     )
+
+
+def estimate(  # noqa: D417  # one line describes several arguments
+    config: "Config | str | Path | None" = None,
+    *,
+    text: TextPath | Sequence[TextPath] | None = None,
+    minutes: float | None = None,
+    settings: Settings = (),
+    init_from: str | Path | None = None,
+    clock: Callable[[], float] | None = None,
+) -> tuple["Config", "Estimate"]:
+    """Estimate the parameters, memory and time of a training run, without training it.
+
+    Args:
+        config, text, minutes, settings, init_from, clock: see `train`.
+
+    Returns:
+        The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
+
+    Raises:
+        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
+        UsageError: torchrun started several processes.
+    """
+    check_alone("a dry run")
+    clock = clock or since_now()
+    new = NewRun(config, text, settings, minutes, init_from)
+    chosen, corpus, probed = new.prepare(new.resolve(), clock)
+    with phase("loading PyTorch"):
+        from gpt.recipe.dry_run import estimate_run
+    return estimate_run(chosen, corpus, clock, probed)

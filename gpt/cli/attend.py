@@ -48,7 +48,7 @@ def attend(
         raise UsageError(f"--out {out}: a picture shows all heads; leave out --layer and --head")
 
     from gpt import api
-    from gpt.api.evaluation import run_text
+    from gpt.api.run_text import run_text
     from gpt.text.vocabulary import REPLACEMENT
 
     with phase("loading the run"):

@@ -14,7 +14,6 @@ import re
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
@@ -23,7 +22,6 @@ from typer.core import TyperGroup
 
 from gpt import __version__, terminal
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
-from gpt.config.removed import REMOVED_OPTIONS
 from gpt.distributed import is_first_to_fail, is_main
 from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
@@ -48,8 +46,7 @@ class LazyCommands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        found: Any = dict.fromkeys(name for name in COMMANDS if find_spec(f"gpt.cli.{name}"))
-        self.commands = found
+        self.commands = cast(Any, dict.fromkeys(COMMANDS))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command with this name, or None if there is none."""
@@ -188,8 +185,6 @@ def _usage_message(error: Any) -> str:
     if ctx is None:
         return text
     option = getattr(error, "option_name", None)
-    if option and option in REMOVED_OPTIONS:
-        return f"{option} does not exist any more: {REMOVED_OPTIONS[option]}"
     if option and ctx.command.name == "train":
         from gpt.config.mistakes import nearest_setting
         from gpt.config.schema import SETTINGS

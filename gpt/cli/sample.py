@@ -94,7 +94,8 @@ def sample(
         return
     corpus = None
     if new:
-        from gpt.api.evaluation import new_lines, run_text
+        from gpt.api.evaluation import new_lines
+        from gpt.api.run_text import run_text
 
         corpus = run_text(model, "put the text back, or leave out --new")
     texts = [model.prepare(text) for text in texts or [""]]

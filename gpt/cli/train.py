@@ -14,20 +14,27 @@ from gpt.cli.options import (
     JsonFlag,
     Settings,
     TextNames,
+    duration,
     flag,
     option,
     show,
     show_json,
     tensorboard_command,
+    terminal_width,
     wrapped,
 )
 from gpt.distributed import is_main
 from gpt.errors import UsageError, command
 from gpt.signals import StopSignals
-from gpt.terminal import phase
+from gpt.terminal import phase, render_table, visible
 
 if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.recipe.dry_run import Estimate
+    from gpt.recipe.sweep import Sweep
     from gpt.training.run_context import Outcome
+
+MIB = 2**20  # bytes of one mebibyte
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
@@ -100,14 +107,13 @@ def train(
     import psutil
 
     from gpt import api
-    from gpt.api.new_run import optional
+    from gpt.recipe.sweep_spec import combinations
     from gpt.runs.folder import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
     changes = [*(overrides or [])]
     changes += [] if device is None else [f"device={device}"]
-    spec = optional("gpt.recipe.sweep_spec")
-    varies = seeds is not None or (spec is not None and any(spec.combinations(changes).values()))
+    varies = seeds is not None or any(combinations(changes).values())
     is_sweep = resume is None and varies
     swept = None if resume is None else find_sweep(resume or None)
     new_only = config or init_from or run_dir or overwrite or dry_run or seeds
@@ -143,9 +149,7 @@ def train(
     asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
     new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        from gpt.cli.train_output import print_estimate
-
-        print_estimate(*api.estimate(**new, clock=clock), as_json)
+        _print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
     work: partial[Any]
     if swept:
@@ -159,9 +163,7 @@ def train(
     with StopSignals("SIGINT", "SIGTERM", "SIGHUP") as signals:
         result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
-        from gpt.cli.train_output import print_sweep
-
-        print_sweep(result, as_json)
+        _print_sweep(result, as_json)
     elif is_main():
         _print_outcome(result, as_json)
 
@@ -200,3 +202,54 @@ def _scores(outcome: "Outcome") -> str:
         f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte){other}"
         f"\n{outcome.advice}"
     )
+
+
+def _print_sweep(sweep: "Sweep", as_json: bool) -> None:
+    """Print the combinations, lowest mean val loss first; exit with code 1 if runs failed."""
+    if as_json:
+        show_json(asdict(sweep))
+    else:
+        typer.echo(f"\n{_sweep_table(sweep)}\n")
+        for run in sweep.failed:
+            typer.echo(wrapped(visible(f"failed:  {run.run}: {run.error}"), sys.stdout))
+        typer.echo(f"watch:   {tensorboard_command(sweep.sweep)}")
+        typer.echo(f"compare: {command('compare', sweep.sweep)}")
+        scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]
+        if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
+            typer.echo(f"sample:  {command('sample', best.run)}")
+        if sweep.failed:
+            typer.echo(f"again:   {command('train', '--resume', sweep.sweep)}")
+    if sweep.failed:
+        raise typer.Exit(1)
+
+
+def _sweep_table(sweep: "Sweep") -> str:
+    """Format a table with a row for each combination of the settings that the sweep varies."""
+    first = sweep.combinations[0]
+    keys = [key.rpartition(".")[2] for key in first.values]
+    seeds = [f"seed {run.seed}" for run in first.runs]
+    heading = [*keys, "mean val loss", "standard error", *seeds]
+    rows = []
+    for each in sweep.combinations:
+        means = ["-" if x is None else f"{x:.4f}" for x in (each.mean, each.standard_error)]
+        losses = ["failed" if r.val_loss is None else f"{r.val_loss:.4f}" for r in each.runs]
+        rows.append([*each.values.values(), *means, *losses])
+    width = terminal_width()
+    return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
+
+
+def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
+    """Print the estimated parameters, memory and time of a run, each with its parts."""
+    if as_json:
+        show_json({"config": config.model_dump()} | asdict(estimate))
+        return
+    typer.echo(f"parameters  {sum(estimate.parameters.values()):,}")
+    for part, count in estimate.parameters.items():
+        typer.echo(f"  {part:<18}{count:>13,}")
+    typer.echo(f"memory      {estimate.peak_bytes / MIB:,.0f} MiB at most")
+    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / MIB:>13,.1f} MiB")
+    where = f"on {estimate.device} in {estimate.precision}"
+    typer.echo(f"time        {duration(estimate.seconds)} {where}")
+    for name, cost in estimate.costs.items():
+        times = f"{cost.count:,} x " if cost.count > 1 else ""
+        typer.echo(f"  {name:<18}{times + duration(cost.seconds):>15}")

@@ -15,7 +15,7 @@ from gpt.config.mistakes import explain
 from gpt.config.schema import SETTINGS, Config, explicit, flat
 from gpt.config.train_config import MAX_RATE, TrainConfig
 from gpt.config.yaml import parse
-from gpt.errors import ConfigError, shown
+from gpt.errors import ConfigError, setting_arguments, shown
 from gpt.files import read_bounded
 
 PACKAGE = Path(__file__).parents[1]
@@ -177,7 +177,7 @@ def assignment(override: Override) -> tuple[str, Any]:
     if not equals or not key:
         given = shown(str(override))
         raise ConfigError(
-            f"--set {given}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
+            f"{setting_arguments(given)}: expected SECTION.KEY=VALUE, such as train.steps=500"
         )
     return key, typed_value(key, text)
 
@@ -193,7 +193,7 @@ def typed_value(key: str, text: str) -> Any:
     kinds = SETTINGS[key].kinds if key in SETTINGS else set()
     takes_text, takes_list = str in kinds and int not in kinds, tuple in kinds
     text = text if takes_text else text.strip()
-    origin = f"--set {shown(f'{key}={text}')}"
+    origin = setting_arguments(shown(f"{key}={text}"))
     if text == "null":
         return None
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""

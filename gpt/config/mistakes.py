@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.removed import REMOVED_SETTINGS
 from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
@@ -47,8 +46,6 @@ def explain(error: ValidationError, section: str = "") -> Iterator[tuple[str, st
 
 def _message(key: str, mistake: Any) -> str:
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
-    if key in REMOVED_SETTINGS:
-        return f"{key} does not exist any more: {REMOVED_SETTINGS[key]}"
     if kind == "extra_forbidden":
         near = nearest_setting(key)
         help_all = command("train", "--help-all")

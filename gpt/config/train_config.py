@@ -1,11 +1,11 @@
 """Settings of training: batches, optimizer, schedule, evaluation, checkpoints, fine-tuning."""
 
-import re
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from gpt.config.period import StepsOrMinutes, StepsOrPercent
 from gpt.config.section import (
     MAX_COUNT,
     ConfigSection,
@@ -24,17 +24,6 @@ MUON_RATIO = 5  # default ratio of Muon's peak learning rate to AdamW's
 MAX_RATE = 1000.0  # limit on learning rates and weight decay; training diverges far below it
 
 
-def _steps_or(pattern: str, expected: str) -> BeforeValidator:
-
-    def check(period: object) -> object:
-        is_count = type(period) is int and 0 < period <= MAX_COUNT
-        if not is_count and not (isinstance(period, str) and re.fullmatch(pattern, period)):
-            raise ValueError(f"expected a number of steps, or {expected}")
-        return period
-
-    return BeforeValidator(check)
-
-
 def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     is_ordered = all(step < later for (step, _), (later, _) in pairwise(plans))
     if plans and not (is_ordered and plans[0][0] == 0 and all(a < b for a, b in plans)):
@@ -50,11 +39,6 @@ def _first_steps(given: dict[str, Any]) -> int:
     return plans[0][1] if plans else int(given["steps"])
 
 
-StepsOrPart = Annotated[
-    int | str,
-    _steps_or(r"(100|(?!0+(\.0+)? )\d\d?(\.\d{1,3})?) %", "a part of the run such as `10 %`"),
-]
-StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
 _Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # YAML has no tuples
 Plans = Annotated[tuple[_Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
@@ -146,7 +130,7 @@ class TrainConfig(ConfigSection):
         "auto", "torch.compile; auto: on for CUDA in long runs, if it works"
     )
 
-    eval_every: StepsOrPart = resumable(
+    eval_every: StepsOrPercent = resumable(
         lambda given: 250 if given["minutes"] is None else "10 %",
         "steps between two evaluations, or a part of the run such as 10 %; null = 250, or 10 % "
         "with train.minutes",

@@ -69,18 +69,13 @@ def read_curve(run: Path, characters_per_step: int) -> Curve:
             with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 record = json.loads(line)
                 is_part = "val_loss_part" in record
-                loss = _loss(record, "val_loss_part" if is_part else "val_loss")
+                loss = float(record["val_loss_part" if is_part else "val_loss"])
                 step = int(record["step"])
                 points.append((step, characters_per_step * step, float(record["elapsed_s"]), loss))
                 if "val_loss" in record and step > 0:  # at step 0, training has not begun
-                    final_loss = _loss(record, "val_loss")
+                    final_loss = float(record["val_loss"])
     steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
     return Curve(steps, seen, seconds, losses, final_loss)
-
-
-def _loss(record: dict[str, Any], name: str) -> float:
-    """Return the loss `name` of `record`; in old runs with n-gram counts, the loss without them."""
-    return float(record.get(f"{name}_network") or record[name])
 
 
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:

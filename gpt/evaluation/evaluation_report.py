@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.errors import UsageError, counted
+from gpt.errors import UsageError, arguments, counted
 from gpt.evaluation.baselines import ReferenceLoss, reference_losses
 from gpt.evaluation.intervals import BlockSums, Interval, mean_interval
 from gpt.evaluation.memorisation import MemorisationReport
@@ -236,7 +236,7 @@ def evaluate_text(
     """
     for property_ in by:
         if property_ not in LABELS:
-            raise UsageError(f"--by: expected {' | '.join(LABELS)}, got {property_}")
+            raise UsageError(f"{arguments('by')}: expected {' | '.join(LABELS)}, got {property_}")
     ids, vocabulary, units = text.ids, text.vocabulary, text.units
     blocks, calibration = BlockSums(units.ids), Calibration()
     breakdowns = {name: Breakdown(name, ids, vocabulary) for name in by}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.errors import UsageError
+from gpt.errors import UsageError, arguments
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.text_report import lines_in
@@ -45,9 +45,10 @@ def measure_memorisation(
     Each sample must have at least COPY_IDS ids.
     """
     if len(text.ids) < COPY_IDS:
+        option = arguments("memorisation")
         raise UsageError(
-            f"--memorisation: expected at least {COPY_IDS} {text.vocabulary.unit}s in {text.name}, "
-            f"got {len(text.ids)}; leave out --memorisation, or use a longer text"
+            f"{option}: expected at least {COPY_IDS} {text.vocabulary.unit}s in {text.name}, got "
+            f"{len(text.ids)}; leave out {option}, or use a longer text"
         )
     length = max(map(len, samples))
     slices = spread_slices(len(text.ids), length * len(samples), length)

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt.errors import counted, listed
+from gpt.errors import counted, listed, setting_arguments
 from gpt.evaluation.characters import (
     DETECTORS,
     CountedText,
@@ -132,5 +132,5 @@ def _warnings(
         yield (
             f"{100 * unseen_share:.1f} % of the val text are characters that do not occur in train "
             f"and cannot be predicted; use a longer text, another data.split, or "
-            f"data.vocabulary=bytes"
+            f"{setting_arguments('data.vocabulary=bytes')}"
         )

@@ -18,7 +18,7 @@ from typing import Any
 import safetensors.numpy
 
 from gpt import __version__
-from gpt.errors import UsageError
+from gpt.errors import UsageError, arguments
 from gpt.files import naming, write_synced
 from gpt.inspection.output import check_absent
 from gpt.model.shapes import member_prefixes, parameter_count
@@ -82,14 +82,15 @@ def export_huggingface(
 
 def _check_folder(out: Path, overwrite: bool) -> None:
     """Raise UsageError unless an export can be written to the folder `out`."""
+    option = arguments("out")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError(f"--out {out}: expected a folder, got a file; choose another name")
+        raise UsageError(f"{option} {out}: expected a folder, got a file; choose another name")
     if not overwrite:
-        check_absent(out, "--out")
+        check_absent(out, option)
     elif out.is_dir() and not (out / CODE).is_file() and [*out.glob("[!.]*")]:
         raise UsageError(
-            f"--out {out}: expected a new or empty folder, or one that gpt exported, got one with "
-            f"other files; choose another name"
+            f"{option} {out}: expected a new or empty folder, or one that gpt exported, got one "
+            f"with other files; choose another name"
         )
 
 

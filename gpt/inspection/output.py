@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpt.errors import UsageError
+from gpt.errors import UsageError, arguments
 from gpt.terminal import in_one_line, symbol
 
 PAGE_TEMPLATES = Path(__file__).with_name("templates")
@@ -37,8 +37,8 @@ def check_absent(path: Path, option: str) -> None:
     """Raise UsageError if anything exists at `path`; the message quotes `option`."""
     if path.exists():
         raise UsageError(
-            f"{option} {path}: it exists already; choose another name, or add --overwrite "
-            f"to replace it"
+            f"{option} {path}: it exists already; choose another name, or add "
+            f"{arguments(overwrite=True)} to replace it"
         )
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gpt
-from gpt.api.evaluation import run_text
+from gpt.api.run_text import run_text
 from gpt.errors import GPTError, UsageError
 from gpt.evaluation import head_analysis
 from gpt.lessons.ladder import attend

@@ -58,8 +58,7 @@ class CausalSelfAttention(nn.Module):
             y = F.scaled_dot_product_attention(
                 q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
-        elif q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
-            # torch's bfloat16 kernel for CPUs takes three times as long as the steps of `weigh`
+        elif stores_weights(q.device, q.dtype, T):
             y, _ = self.weigh(q, k, v)
         else:  # the steps of `weigh` in one kernel, which stores no (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
@@ -110,6 +109,14 @@ class CausalSelfAttention(nn.Module):
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
         out: Tensor = self.dropout(self.projection(y))  # (B, T, C)
         return out
+
+
+def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
+    """Return whether a forward pass without a cache stores the weights (T, T) of each head.
+
+    torch's bfloat16 kernel for CPUs, which does not store them, takes three times as long.
+    """
+    return device.type == "cpu" and dtype == torch.bfloat16 and T <= 512
 
 
 def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:

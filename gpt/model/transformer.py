@@ -12,25 +12,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gpt.config.schema import ModelConfig
-from gpt.device import SkipInitialization, has_fast_bf16, product_dtype
+from gpt.device import SkipInitialization, product_dtype
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import Dropout
 from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
+from gpt.torch_private import linear_relu
 
 # Smallest size of a large vocabulary: most of its characters are rare, and the output layer takes
 # most of a step's time. `fuses_head` and `initialize` depend on whether the vocabulary is large.
 LARGE_VOCABULARY = 1000
-
-
-def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return relu(x @ weight.T + bias)."""
-    is_eager_bf16 = x.is_cpu and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling()
-    if is_eager_bf16 and has_fast_bf16(x.device):
-        # oneDNN multiplies, adds the bias and applies ReLU in one pass instead of three
-        fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu", [], "")
-        return fused
-    return F.linear(x, weight, bias).relu_()
 
 
 class ExpandReLU2(torch.autograd.Function):

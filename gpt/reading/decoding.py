@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
-from gpt.errors import TextError
+from gpt.errors import TextError, setting_arguments, takes_settings
 from gpt.reading.notices import Notices
 
 BYTE_ORDER_MARKS = {  # longer marks first, because the UTF-32 mark begins with the UTF-16 mark
@@ -21,10 +21,7 @@ ENCODINGS = (  # encodings that are tried, the preferred ones first
     *("gb18030", "big5", "cp949", "cp866", "mac_roman", *WIDE),
 )
 NEARLY_AS_LIKELY = 0.1  # encodings whose penalties differ by less than this are equally likely
-CONVERT = (
-    "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or train on its "
-    "bytes by data.vocabulary=bytes"
-)
+CONVERT = "convert it to plain text, for example by pandoc, pdftotext or LibreOffice"
 LFS_POINTER, ZIP = "Git LFS pointer", "DOCX, EPUB or another ZIP file"
 BINARY_MAGIC = {  # first bytes of a file: name of its format
     b"%PDF-1.": "PDF",
@@ -111,8 +108,8 @@ def utf8_chunks(
         raise TextError(f"{name}: {_invalid(error, offset, encoding)}") from None
     except UnicodeError as error:  # such as for UTF-16 without a byte-order mark
         raise TextError(
-            f"{name}: expected {encoding} text, but {error}; convert it to UTF-8, or set "
-            f"data.encoding to its encoding"
+            f"{name}: expected {encoding} text, but {error}; "
+            f"{_remedies('data.encoding=ITS_ENCODING')}"
         ) from None
     if notices and errors == "replace":
         notices.add(name, "invalid bytes were read as U+FFFD; replacements: {count}", replaced)
@@ -120,16 +117,22 @@ def utf8_chunks(
 
 def _invalid(error: UnicodeDecodeError, offset: int, encoding: str) -> str:
     """Return a message about an invalid byte. The block with this byte begins at `offset`."""
-    sample, why, settings = _sample_around(error.object, error.start), "", "data.errors=replace"
+    sample, why, settings = _sample_around(error.object, error.start), "", ["data.errors=replace"]
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
     is_mostly_utf8 = 3 * valid_others > 2 * others
     if is_mostly_utf8 and encoding == "UTF-8":
         why = ", although most others are"
     elif guess := "utf-8" if is_mostly_utf8 else likely_encoding(sample):
-        why, settings = f"; it is probably {guess}", f"data.encoding={guess} or {settings}"
+        why, settings = f"; it is probably {guess}", [f"data.encoding={guess}", *settings]
     wrong = f"byte 0x{error.object[error.start]:02x} at offset {offset + error.start}"
-    return f"{wrong} is not {encoding}{why}; convert it to UTF-8, or set {settings}"
+    return f"{wrong} is not {encoding}{why}; {_remedies(*settings)}"
+
+
+def _remedies(*settings: str) -> str:
+    """Return advice about a text that is not UTF-8; each of the `settings` would help, too."""
+    alternatives = " or ".join(map(setting_arguments, settings))
+    return "convert it to UTF-8" + (f", or add {alternatives}" if takes_settings() else "")
 
 
 def _sample_around(content: bytes, start: int) -> bytes:
@@ -164,9 +167,11 @@ def advice(found: str) -> str:
     """Return advice about a file that is not text, but of the format `found`."""
     if found == LFS_POINTER:
         return "fetch the text by git lfs pull"
-    if found == ZIP:
-        return f"{CONVERT}, or, if it is an archive of texts, add .zip to its name"
-    return "add the suffix to its name" if "without the suffix" in found else CONVERT
+    if "without the suffix" in found:
+        return "add the suffix to its name"
+    by_bytes = f", or train on its bytes by {setting_arguments('data.vocabulary=bytes')}"
+    archive = ", or, if it is an archive of texts, add .zip to its name" if found == ZIP else ""
+    return f"{CONVERT}{by_bytes if takes_settings() else ''}{archive}"
 
 
 def binary_format(head: bytes, encoding: str) -> str | None:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpt.errors import TextError, listed
+from gpt.errors import TextError, listed, setting_arguments, takes_settings
 from gpt.files import CHUNK_BYTES
 from gpt.reading.entries import naming_errors
 from gpt.text.documents import Document
@@ -52,9 +52,10 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
         with pyarrow.parquet.ParquetFile(path, buffer_size=CHUNK_BYTES) as file:
             names = file.schema_arrow.names
             if column is None:
+                remedy = f"add {setting_arguments('data.column=NAME')}"
                 raise TextError(
-                    f"{name}: set data.column to the column that is to be read, one of "
-                    f"{listed(names, 20)}"
+                    f"{name}: {remedy if takes_settings() else 'convert it to plain text'}; its "
+                    f"columns are {listed(names, 20)}"
                 )
             columns = [path[0] for path in _paths(column, names) if path[0] in names]
             batches = file.iter_batches(BATCH_ROWS, columns=columns or None)

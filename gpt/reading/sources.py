@@ -8,8 +8,9 @@ from glob import has_magic
 from itertools import chain, takewhile
 from pathlib import Path
 
-from gpt.config.schema import SETTINGS, DataConfig
-from gpt.errors import TextError, counted, listed
+from gpt.config.data_config import DataConfig
+from gpt.config.schema import SETTINGS
+from gpt.errors import TextError, counted, listed, setting_arguments, takes_settings
 from gpt.reading.decoding import (
     BINARY,
     advice,
@@ -116,8 +117,8 @@ def _no_such_text(name: str) -> TextError:
     )
     if name.startswith(("http://", "https://")):
         advice = "download it, for example by curl -LO, and name the file"
-    elif name.partition("=")[0] in SETTINGS:
-        advice = f"to change a setting, write --set {in_message(name)}"
+    elif name.partition("=")[0] in SETTINGS and takes_settings():
+        advice = f"to change a setting, write {setting_arguments(name)}"
     return TextError(f"{in_message(name)}: no such text; {advice}{_for_text_itself(name)}")
 
 
@@ -167,9 +168,9 @@ class _TextFiles:
         if is_plain and not self._raw and (found := self._format(entry := self._entry(path))):
             raise _not_text(entry, found)
         if self._data.column is None and split_suffixes(path.name)[0] in TEXT_TABLES:
-            self._notices.add(
-                in_message(path), "read as plain text; data.column=NAME reads a column"
-            )
+            column = f"; {setting_arguments('data.column=NAME')} reads a column"
+            notice = f"read as plain text{column if takes_settings() else ''}"
+            self._notices.add(in_message(path), notice)
         self.paths.append(path)
 
     def add(self, path: Path) -> Skipped | None:

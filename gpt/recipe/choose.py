@@ -25,9 +25,11 @@ from gpt.terminal import phase
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from gpt.training.memory_estimate import check_training_memory, fits, with_fewest_micro_batches
-from gpt.training.time_budget import CHARACTER, PROBE_S, Seconds, Stopwatch, TimeBudget
+from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import CHARACTER, PROBE_S, Seconds, Stopwatch
+from gpt.training.time_budget import TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ PROBE_PART = 0.05  # largest fraction of the command's time for all measurements
 USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
 # Step time of K members / (K x step time of one model), by device type, if they train at once.
 MEMBERS_TIME = {"cpu": 0.9, "cuda": 0.6}
+WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
+REDUCED_VAL = 0.2  # if val is made smaller: the fraction of WHOLE_PART that scoring it takes
 SAMPLE_LENGTH = 100  # characters of a sample during training
 MANY_IDS = 1000  # a text with fewer distinct characters is not read as bytes
 MAX_BYTES_PER_CHARACTER = 1.1  # largest mean size in UTF-8 for which a text is read as bytes
@@ -117,8 +121,7 @@ class _Chooser:
         if "train.accumulation" not in self.kept:
             config = with_fewest_micro_batches(config, self.fits)
         probed = self._expected_seconds(config, size)
-        budget = TimeBudget(config, self.val_ids, Stopwatch(self.clock, probed))
-        if fraction := budget.smaller_val_fraction(self.corpus):
+        if fraction := self._smaller_val_fraction(config, Stopwatch(self.clock, probed)):
             config = load_config(config, [("data.val_fraction", fraction)])
         return config, choice, probed
 
@@ -134,9 +137,29 @@ class _Chooser:
         self.measured[size] = config, stopwatch.probed
         if "train.max_steps" not in self.kept:
             config = config.changed(train={"max_steps": None})
-        val_part = TimeBudget(config, self.val_ids, stopwatch).val_part()
-        budget = TimeBudget(config, round(val_part * self.val_ids), stopwatch)
-        return budget.fitting_steps() * config.train.batch_size * config.model.T
+        val_ids = round(self._val_part(config, stopwatch) * self.val_ids)
+        budget = TimeBudget(config.train.minutes, val_ids, stopwatch)
+        config = load_config(config, [*budget.evaluation_limit(config).items()])
+        steps = budget.total_steps(config.train, Schedule(config))
+        return steps * config.train.batch_size * config.model.T
+
+    def _val_part(self, config: Config, stopwatch: Stopwatch) -> float:
+        """Return the fraction of val to keep: 1 if the config sets val, or scoring val is fast."""
+        budget = TimeBudget(config.train.minutes, self.val_ids, stopwatch)
+        whole_s, affordable_s = budget.score_s(self.val_ids), WHOLE_PART * budget.limit_s
+        is_given = {"val_fraction", "val_source", "split"} & config.data.model_fields_set
+        return 1.0 if is_given or whole_s <= affordable_s else REDUCED_VAL * affordable_s / whole_s
+
+    def _smaller_val_fraction(self, config: Config, stopwatch: Stopwatch) -> float | None:
+        """Return the `data.val_fraction` to use if scoring val takes too long, else None."""
+        if (part := self._val_part(config, stopwatch)) == 1:
+            return None
+        corpus = self.corpus
+        least = 2 * (config.model.T + 2)  # twice the minimum: rounding may halve the fraction
+        fraction = max(part * corpus.val_characters, least) / corpus.characters
+        digit = 10.0 ** math.floor(math.log10(fraction))
+        fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
+        return fraction if fraction * corpus.characters < corpus.val_characters else None
 
     def _allowed_sizes(self) -> list[Size]:
         """Return the sizes that `base` allows; raise ConfigError if it allows none."""

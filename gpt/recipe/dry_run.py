@@ -19,10 +19,13 @@ from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_step, with_compile_choice
+from gpt.training.compiled import with_compile_choice
+from gpt.training.first_plan import plan_new_run
+from gpt.training.members import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
-from gpt.training.time_budget import SAMPLING, Seconds, Stopwatch, TimeBudget
+from gpt.training.stopwatch import SAMPLING, Seconds, Stopwatch
+from gpt.training.time_budget import TimeBudget
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ def estimate_run(
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # plan as of `start_s`: a run has not sampled by then
-        budget = TimeBudget(config, len(corpus.val) - 1, stopwatch)
-        config = budget.first_plan()
+        budget = TimeBudget(config.train.minutes, len(corpus.val) - 1, stopwatch)
+        config = plan_new_run(config, budget)
     train, schedule, whole = config.train, Schedule(config), budget.val_ids
     part = min(train.eval_characters or whole, whole)
     evaluations = schedule.times_due(train.eval_every)
@@ -91,7 +94,7 @@ def estimate_run(
     is_scored_first = train.init_from is not None
     costs = {
         "start": Cost(1, start_s),
-        "step": Cost(train.steps, budget.step_s(schedule, 0)),
+        "step": Cost(train.steps, budget.step_s(schedule)),
         # loaded weights are also evaluated before training; the loss of a new model is known
         "evaluation": Cost(evaluations + is_scored_first, part_s),
         "last evaluation": Cost(int(part < whole), whole_s),

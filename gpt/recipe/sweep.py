@@ -17,7 +17,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit, values
 from gpt.device import default_threads, select_device
 from gpt.distributed import check_alone
-from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
+from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, arguments
 from gpt.evaluation.intervals import seed_mean
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here
@@ -168,7 +168,7 @@ def train_trials(
             if corpus.sha256 != trial.text_sha256:
                 raise UsageError(
                     f"{corpus.name} has changed since the sweep {from_here(folder)} began; restore "
-                    f"the old text, or start a new sweep with another --run-dir"
+                    f"the old text, or start a new sweep with another {arguments('run_dir')}"
                 )
             _train(trial, corpus, run, should_stop, on_event)
             result = _scored(result, run, corpus, trial.config.device)

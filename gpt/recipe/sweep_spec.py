@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -21,11 +20,11 @@ from pydantic import (
 )
 
 from gpt.config.load import Override, assignment, load_config
-from gpt.config.removed import cannot_resume, upgraded
+from gpt.config.mistakes import explain
 from gpt.config.schema import Config, explicit
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
-from gpt.errors import ConfigError, UsageError, shown
+from gpt.errors import ConfigError, UsageError, arguments, setting_arguments, shown
 from gpt.files import read_bounded, write_atomically
 from gpt.runs.folder import MAX_SWEEP_BYTES, SWEEP
 
@@ -34,30 +33,21 @@ MAX_RUN_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the name of a run
 
 
-def _upgraded(tree: Any) -> Any:
-    if reason := cannot_resume(tree):
-        raise UsageError(f"the sweep cannot be resumed: {reason}")
-    return upgraded(tree)
-
-
 def _run_name(name: str) -> str:
     if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise ValueError(f"expected the name of a folder, got {name!r:.100}")
     return name
 
 
-StoredConfig = Annotated[Config, BeforeValidator(_upgraded)]
-
-
 class Trial(BaseModel):
     """A run of a sweep, as stored in sweep.json."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # ignores unknown keys of old files
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     name: Annotated[str, AfterValidator(_run_name)]  # name of the run's folder
     values: dict[str, str]  # value, as typed, of each setting that the sweep varies
-    asked: StoredConfig  # the config that the user gave; settings can be unset
+    asked: Config  # the config that the user gave; settings can be unset
     is_open: bool = False  # whether gpt chooses unset settings to suit the text and the time
-    config: StoredConfig = Config()  # config to train with, including what gpt has chosen
+    config: Config = Config()  # config to train with, including what gpt has chosen
     text_sha256: str = ""  # hash of the text, to detect changes
 
     @property
@@ -87,10 +77,10 @@ def read_spec(folder: Path) -> SweepSpec:
     try:
         return SweepSpec.model_validate_json(read_bounded(path, MAX_SWEEP_BYTES))
     except (OSError, ValidationError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        reason = next(explain(error))[1] if isinstance(error, ValidationError) else error
         raise UsageError(
             f"{path}: expected the specification of a sweep, but the file is not valid ({reason}); "
-            f"restore the file, or choose another --run-dir"
+            f"restore the file, or choose another {arguments('run_dir')}"
         ) from None
 
 
@@ -102,8 +92,9 @@ def check_different(trials: Sequence[Trial]) -> None:
         if first != trial.name:
             raise UsageError(
                 f"expected runs that differ, but {first} and {trial.name} have the same settings "
-                f"(null stands for the default value; --minutes and --init-from override "
-                f"train.minutes and train.init_from); leave one out"
+                f"(null stands for the default value; {arguments('minutes')} and "
+                f"{arguments('init_from')} override train.minutes and train.init_from); leave one "
+                f"out"
             )
 
 
@@ -113,7 +104,7 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     if before != now:
         raise UsageError(
             f"{folder} holds a sweep with other runs or settings than given now; give the "
-            f"settings of that sweep to resume it, or choose another --run-dir"
+            f"settings of that sweep to resume it, or choose another {arguments('run_dir')}"
         )
 
 
@@ -178,7 +169,8 @@ def _listed_values(key: str, value: Any, change: Override) -> list[str] | None:
         return None
     if not texts or not all(texts):
         given = shown(", ".join(texts) or "[]")
-        raise ConfigError(f"--set {key}={given}: expected a value before and after each comma")
+        origin = setting_arguments(f"{key}={given}")
+        raise ConfigError(f"{origin}: expected a value before and after each comma")
     return texts
 
 

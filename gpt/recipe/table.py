@@ -170,7 +170,7 @@ def muon_momentum(steps: int) -> float:
     In a longer run, the mean of the gradients should cover more steps, but a smaller part of the
     run: about 5 of 100 steps, 10 of 1,000, and 20 of 10,000 (scripts/experiments.md).
     """
-    return round(1 - 0.2 * (steps / 100) ** -0.3, 2)
+    return round(1 - 0.2 * math.pow(steps / 100, -0.3), 2)
 
 
 def settings(

@@ -6,20 +6,23 @@ Imports no torch, so that a wrong name is reported at once.
 import difflib
 import json
 import os
-import shlex
-import time
 import unicodedata
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError, listed, shown
+from gpt.errors import (
+    GPTError,
+    Unreadable,
+    UsageError,
+    arguments,
+    command,
+    resume_command,
+    shown,
+)
 from gpt.files import read_bounded
-from gpt.model.shapes import parameter_count
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
-from gpt.runs.read import read_summary
 from gpt.text.cache import STORED_INPUT
 
 RUNS = Path("runs")
@@ -75,8 +78,8 @@ def find_run(name: str | None) -> Path:
             raise in_use(run)
         if is_run(run):
             raise UsageError(
-                f"{run} has no complete checkpoint; start the run again with --overwrite --run-dir "
-                f"{shlex.quote(str(run))}"
+                f"{run} has no complete checkpoint; start the run again with "
+                f"{arguments(overwrite=True, run_dir=str(run))}"
             )
     raise _no_such_run(name, "a run with a checkpoint")
 
@@ -137,63 +140,6 @@ def check_ours(folder: Path) -> None:
         )
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """Summary of a run on disk. Without a readable checkpoint, fields that need one are None."""
-
-    name: str  # path below runs/; SWEEP/RUN for a run of a sweep
-    state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
-    text: str | None = None
-    step: int | None = None
-    steps: int | None = None
-    val_loss: float | None = None  # val loss of the best checkpoint, in nats per `unit`
-    bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8
-    unit: str | None = None  # what an id stands for: "character" or "byte"
-    parameters: int | None = None
-    bytes: int = 0
-    age_s: float = 0.0  # seconds since the last checkpoint; if none, since the folder changed
-
-
-def list_runs() -> list[RunSummary]:
-    """Summarise all runs in `runs/`, newest first. Unreadable runs have only a name and a state."""
-    runs = []
-    for run in run_folders():
-        try:
-            if is_run(run):
-                runs.append(_summarise(run))
-        except (OSError, Unreadable):
-            runs.append(RunSummary(run.relative_to(RUNS).as_posix(), "unreadable"))
-    return sorted(runs, key=lambda run: run.age_s)
-
-
-def _summarise(run: Path) -> RunSummary:
-    size = 0
-    for folder, _, names in os.walk(run):
-        for name in names:
-            with suppress(OSError):  # another process may remove the file
-                size += Path(folder, name).lstat().st_size
-    index = run / "checkpoints" / INDEX
-    age_s = time.time() - (index if index.exists() else run).stat().st_mtime
-    state = "running" if is_running(run) else ""
-    summary = RunSummary(run.relative_to(RUNS).as_posix(), state, bytes=size, age_s=age_s)
-    try:
-        last, best = read_summary(run, "last"), read_summary(run, "best")
-    except CheckpointError:
-        return replace(summary, state=state or ("damaged" if has_checkpoint(run) else "empty"))
-    source = last.config.data.source
-    return replace(
-        summary,
-        state=state or ("finished" if last.finished else "stopped"),
-        text=source if isinstance(source, str) else listed(source, 1),
-        step=last.step,
-        steps=last.config.train.steps,
-        val_loss=best.val_loss,
-        bits_per_byte=best.bits_per_byte,
-        unit=last.vocabulary.unit,
-        parameters=parameter_count(last.config.model, len(last.vocabulary)),
-    )
-
-
 def make_numbered(run: Path) -> Path:
     """Make `run`, or if it exists, the first free folder of RUN-2, RUN-3, ...; return its path."""
     check_can_be_made(run.parent)
@@ -213,7 +159,7 @@ def check_can_be_made(path: Path) -> None:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise GPTError(
             f"{above}: expected a folder that you may write to; change its permissions, remove the "
-            f"file or link of that name, or choose another --run-dir"
+            f"file or link of that name, or choose another {arguments('run_dir')}"
         )
 
 
@@ -226,20 +172,21 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in run.name):
         raise UsageError(f"{shown(str(run))}: expected a folder's name without control characters")
     undo_killed_overwrite(run)
+    other, overwriting = arguments("run_dir"), arguments(overwrite=True)
     if run.exists() and not run.is_dir():
-        raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
+        raise UsageError(f"{other} {run}: expected a folder's name, got a file or device")
     # hidden entries are the lock, and temporary files of killed processes
     if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
         check_ours(run)
         if is_sweep(run):
             raise UsageError(
-                f"{run} is a sweep, which --overwrite does not replace; delete it by gpt runs "
-                f"--delete {shlex.quote(str(run))}, or choose another --run-dir"
+                f"{run} is a sweep, which {overwriting} does not replace; delete it by "
+                f"{command('runs', '--delete', str(run))}, or choose another {other}"
             )
         if not overwrite:
-            resume = f"resume it by --resume {shlex.quote(str(run))}, "
-            advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
-            raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
+            resume = f"resume it by {resume_command(run)}, " if has_checkpoint(run) else ""
+            advice = f"{resume}replace it by {overwriting}, or choose another {other}"
+            raise UsageError(f"{run} exists; {advice}")
         if is_running(run):
             raise in_use(run)
     check_can_be_made(run)
@@ -262,8 +209,8 @@ def check_keeps(folder: Path, config: Config) -> None:
     for key, name, place in needed:
         if folder.resolve() in (path := place.resolve(), *path.parents):
             raise UsageError(
-                f"{folder}: --overwrite would delete {name}, which {key} needs; move {name}, or "
-                f"choose another --run-dir"
+                f"{folder}: {arguments(overwrite=True)} would delete {name}, which {key} needs; "
+                f"move {name}, or choose another {arguments('run_dir')}"
             )
 
 

@@ -31,6 +31,7 @@ from gpt.errors import Unreadable
 from gpt.text.vocabulary import Vocabulary
 
 FORMAT = 6  # version of the layout
+STEP_NAME = "step-(0|[1-9][0-9]*)"  # regular expression of the name of a checkpoint's folder
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 CONFIG, VOCABULARY, TRAINING = "config.json", "vocabulary.json", "training.json"
 FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
@@ -54,8 +55,6 @@ class CheckpointData:
     weights_sha256: str = ""  # SHA-256 of model.safetensors
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8, if stored
     text_sha256: str | None = None  # hash of the run's text; see Corpus
-    had_counts: bool = False  # whether the run was trained with n-gram counts, by an old version
-    cannot_resume: str | None = None  # why this run of an old version cannot be resumed
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class _Json(BaseModel):
 
 
 class Manifest(_Json):
-    """Content of manifest.json. Unknown keys are ignored, as a later format may have more keys."""
+    """Content of manifest.json. Unknown keys are ignored, as a later version may have more keys."""
 
     model_config = ConfigDict(extra="ignore")
     format: int
@@ -100,7 +99,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"step-{step}"
 
 
-def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
+def steps_in(checkpoints: Path, name: str = STEP_NAME) -> list[int]:
     """Return the steps, ascending, of the checkpoints whose folder names match the regex `name`.
 
     The first group of the regex is the step.
@@ -124,7 +123,7 @@ def is_checkpoint(folder: Path) -> bool:
 def has_checkpoint(run: Path) -> bool:
     """Return whether the run has a checkpoint, intact or damaged."""
     # a kill between two renames may leave the only checkpoint under the name .step-N.replaced
-    return bool(steps_in(run / "checkpoints", r"\.?step-(\d+)(?:\.replaced)?"))
+    return bool(steps_in(run / "checkpoints", rf"\.?{STEP_NAME}(?:\.replaced)?"))
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import reprlib
 import stat
 from contextlib import suppress
 from dataclasses import replace
@@ -18,13 +19,12 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.removed import COUNTS_FILE, cannot_resume, had_counts, upgraded
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, Unreadable, UsageError
+from gpt.errors import CheckpointError, Unreadable, UsageError, arguments, resume_command, shown
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
-from gpt.runs.format import CheckpointData, Counters, Tensors, TrainingState
+from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
@@ -42,13 +42,13 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Args:
         run: the folder of a run, or of a checkpoint that was copied out of it.
-        which: `best`, `last` or a step. If the run was not evaluated, or had n-gram counts, `best`
-            is the last checkpoint.
+        which: `best`, `last` or a step. If the run was not evaluated, `best` is the last one.
 
     Raises:
-        CheckpointError: the checkpoint is missing or damaged, or has another format.
+        CheckpointError: the checkpoint is missing or damaged.
         OutOfMemory: the checkpoint is larger than the free memory.
-        Unreadable: a file cannot be read now, such as for lack of permission, but may be intact.
+        Unreadable: a file cannot be read now, such as for lack of permission, but may be intact; or
+            another version of gpt wrote the checkpoint.
         UsageError: `which` is neither `best` nor `last` nor a step.
     """
     return _read_current(run, which, layout.MODEL)
@@ -73,7 +73,8 @@ def read_index(folder: Path) -> layout.Index:
         steps = layout.steps_in(folder)
         raise CheckpointError(
             f"{path}: cannot find the last and the best checkpoint ({error!s:.200}); choose a step "
-            f"from {steps} by --checkpoint, or let gpt train --resume repair the file"
+            f"from {steps} by {arguments('checkpoint')}, or let {resume_command(folder.parent)} "
+            f"repair the file"
         ) from error
     except OSError as error:
         raise layout.unreadable(path, error) from error
@@ -108,16 +109,14 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     """Return the folder of a checkpoint, and the step that it must have (None for any)."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
-        raise UsageError(f"--checkpoint {which}: expected best, last or a step")
+        raise UsageError(f"{arguments('checkpoint')} {which}: expected best, last or a step")
     step = int(number[1]) if number else None
     if layout.is_checkpoint(run):
         return run, step
     folder = run / "checkpoints"
     if step is None:
         index = read_index(folder)
-        is_old = (layout.step_folder(folder, index.last) / COUNTS_FILE).exists()
-        best = None if is_old else index.best
-        step = index.last if which == "last" or best is None else best
+        step = index.last if which == "last" or index.best is None else index.best
     found = layout.step_folder(folder, step)
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
@@ -130,17 +129,11 @@ def _read(
 ) -> tuple[CheckpointData, TrainingState]:
     """Read and verify the checkpoint in `folder`, which must be of `step` unless `step` is None."""
     try:
-        manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
-        if manifest.format != layout.FORMAT:
-            raise ValueError(f"expected format {layout.FORMAT}, got {manifest.format}")
-        sha256 = manifest.sha256
-        tree = _json(folder / layout.CONFIG, sha256)
-        config = _validated(Config, upgraded(tree), layout.CONFIG)
+        sha256 = _read_manifest(folder).sha256
+        config = _read_config(folder, sha256)
         text = _small_file(folder / layout.VOCABULARY, sha256).decode("utf-8")
         vocabulary = Vocabulary.from_json(text)
         counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
-        if had_counts(tree):
-            counters = _without_losses(counters)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
@@ -170,19 +163,34 @@ def _read(
         weights_sha256=sha256.get(layout.MODEL, ""),
         bits_per_byte=bits if isinstance(bits, float) else None,
         text_sha256=text_sha256 if isinstance(text_sha256, str) else None,
-        had_counts=had_counts(tree),
-        cannot_resume=cannot_resume(tree),
     )
     return data, TrainingState(state, counters.numbers)
 
 
-def _without_losses(counters: Counters) -> Counters:
-    """Return `counters` without losses, because these were computed with the n-gram counts."""
-    losses = ("loss", "best_loss", "best_step", "val_loss", "since_best")
-    numbers = {key: value for key, value in counters.numbers.items() if key != "bits_per_byte"}
-    if isinstance(progress := numbers.get("progress"), dict):
-        numbers["progress"] = {key: x for key, x in progress.items() if key not in losses}
-    return counters.model_copy(update={"val_loss": None, "best_step": None, "numbers": numbers})
+def _read_manifest(folder: Path) -> layout.Manifest:
+    """Read manifest.json; raise Unreadable if it has another format than FORMAT."""
+    tree = _json(folder / layout.MANIFEST, None)
+    found = tree.get("format") if isinstance(tree, dict) else None
+    if isinstance(found, int) and found != layout.FORMAT:
+        raise Unreadable(
+            f"{folder}: expected a checkpoint of format {layout.FORMAT}, got format {found}; use "
+            f"the version of gpt that wrote it"
+        )
+    return _validated(layout.Manifest, tree, layout.MANIFEST)
+
+
+def _read_config(folder: Path, sha256: dict[str, str]) -> Config:
+    """Read config.json. If its hash is right but not its settings, another version wrote it."""
+    tree = _json(folder / layout.CONFIG, sha256)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        key, value = ".".join(map(str, mistake["loc"])), reprlib.repr(mistake["input"])
+        raise Unreadable(
+            f"{folder}: this version of gpt has no setting {shown(key)} with the value "
+            f"{shown(value)}; use the version that wrote the checkpoint"
+        ) from None
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
-from gpt.errors import CheckpointError, ConfigError
+from gpt.errors import CheckpointError, ConfigError, arguments, setting_arguments
 from gpt.files import from_here
-from gpt.runs.format import CheckpointData, TrainingState, step_folder, steps_in
+from gpt.runs.format import STEP_NAME, CheckpointData, TrainingState, step_folder, steps_in
 from gpt.runs.lock import locked
 from gpt.runs.read import read_summary, read_to_resume
 from gpt.runs.write import write_index
@@ -31,7 +31,8 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
     """Read the newest intact checkpoint of a run, and make it `last` in the index.
 
     Newer checkpoints, which are damaged, are renamed to `damaged-step-N`, and a warning is logged.
-    If no checkpoint is intact, raise CheckpointError.
+    If no checkpoint is intact, raise CheckpointError. If another version of gpt wrote the newest
+    one, raise Unreadable, and change nothing.
     """
     folder = run / "checkpoints"
     (data, state), damaged = _newest_intact(run, read_to_resume)
@@ -49,7 +50,7 @@ def _warn_of_edits(run: Path, config: Config) -> None:
     """Log a warning if config.yaml, which a resume replaces, differs from `config`."""
     try:
         edited = values(load_config(run / "config.yaml"))
-    except (OSError, ConfigError):  # the file is missing, or of an old version
+    except (OSError, ConfigError):  # the file is missing or wrong
         return
     if config.train.plans:  # training changes these settings after it has written config.yaml
         for key in ("train.plans", "train.steps", "train.minutes"):
@@ -86,7 +87,7 @@ def _newest_intact(
     Before that, restore a checkpoint if a kill interrupted its replacement.
     """
     folder = run / "checkpoints"
-    for step in steps_in(folder, r"\.step-(\d+)\.replaced"):  # left by a process that was killed
+    for step in steps_in(folder, rf"\.{STEP_NAME}\.replaced"):  # left by a process that was killed
         place = step_folder(folder, step)
         if not place.exists():
             place.with_name(f".step-{step}.replaced").rename(place)
@@ -102,7 +103,8 @@ def _newest_intact(
     newest = next(iter(damaged.values()))
     raise CheckpointError(
         f"{shown} cannot be resumed: none of its checkpoints is intact. {newest}. Copy "
-        f"{shown / 'checkpoints'} from a backup, or train the run again by --overwrite"
+        f"{shown / 'checkpoints'} from a backup, or train the run again by "
+        f"{arguments(overwrite=True)}"
     )
 
 
@@ -174,6 +176,6 @@ def warn_of_known_val(old: Config, new: Config) -> None:
     if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
             f"train.init_from: {new.train.init_from} may have been trained on text of the new "
-            f"run's val split, so val losses may be too low; to keep the old val split, set "
-            f"{', '.join(split)}"
+            f"run's val split, so val losses may be too low; to keep the old val split, add "
+            f"{setting_arguments(*split)}"
         )

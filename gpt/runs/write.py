@@ -1,4 +1,4 @@
-"""Write checkpoints, and a line of provenance.jsonl for each start and resume of a run.
+"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume.
 
 Checkpoints are written atomically, so that a reader never sees an incomplete one.
 """
@@ -21,10 +21,11 @@ import safetensors.numpy
 
 from gpt import __version__
 from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, Unreadable
 from gpt.files import naming, sync_folder, write_atomically, write_synced
 from gpt.runs import format as layout
-from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.format import STEP_NAME, CheckpointData, TrainingState
 from gpt.runs.read import read_index
 from gpt.seeds import member_seed
 
@@ -69,6 +70,15 @@ def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> N
     _prune(folder, {*newest, data.best_step, best_before})
 
 
+def write_config(run: Path, config: Config) -> None:
+    """Write config.yaml in the folder `run`; training with it repeats the run.
+
+    It is written at each start and resume. A run with `train.minutes` writes it at the end, too:
+    `train.plans` then replaces `train.minutes`, so that a repeat needs no clock.
+    """
+    write_atomically(run / "config.yaml", [to_yaml(config).encode()])
+
+
 def write_index(folder: Path, data: CheckpointData) -> None:
     """Write index.json with the last and the best step; omit a best step without a checkpoint."""
     best = data.best_step
@@ -109,7 +119,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
 def _prune(folder: Path, kept: set[int | None]) -> None:
     """Remove temporary folders, and all checkpoints except those of the steps in `kept`."""
     for entry in folder.iterdir():
-        ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
+        ours = re.fullmatch(rf"{STEP_NAME}|\.{STEP_NAME}\.(tmp|replaced)", entry.name)
         if ours and not (ours[1] and int(ours[1]) in kept):
             shutil.rmtree(entry, ignore_errors=True)
 

@@ -28,9 +28,8 @@ def sample_streams(seed: int, indices: Iterable[int], step: int = 0) -> list[np.
 class Generator:
     """Generator that appends one id at a time to each of several texts.
 
-    The context of a text begins with the last T ids of its prompt and grows by each new id. When
-    the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
-    computed again. Later contexts therefore have T // 2 to T ids.
+    The context of a text begins with the last T ids of its prompt and grows by each new id, until
+    it is full; see `shorten_full_contexts`.
 
     The engine has a row for each text. Each id of text i is drawn with a random number from
     `streams[i]`. `bias` (V,) is added to the logits before the sampling `rules` are applied.
@@ -59,10 +58,7 @@ class Generator:
 
         Return the appended ids, and the model's log-probabilities (B, V), without `bias` and rules.
         """
-        if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
-            for row in full:
-                del self.contexts[row][: -max(self.T // 2, 1)]
-            self._prefill(full)
+        self.shorten_full_contexts()
         logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
@@ -75,6 +71,16 @@ class Generator:
         for context, id_ in zip(self.contexts, given, strict=True):
             context.append(id_)
         return given, log_probabilities
+
+    def shorten_full_contexts(self) -> None:
+        """Keep only the last T // 2 ids of each context that exceeds T ids.
+
+        Their keys and values are computed again. Later contexts therefore have T // 2 to T ids.
+        """
+        if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
+            for row in full:
+                del self.contexts[row][: -max(self.T // 2, 1)]
+            self._prefill(full)
 
     def select(self, rows: list[int]) -> None:
         """Keep only the texts with the indices `rows`, in this order."""

@@ -5,7 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.device import deterministic_kernels, replayed
+from gpt.cuda_graph import replayed
+from gpt.device import deterministic_kernels
 from gpt.model.ensemble import LanguageModel
 from gpt.model.keys_and_values import Cache
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import platformdirs
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import TextError
 from gpt.files import CHUNK_BYTES, write_atomically
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, TextError, counted
+from gpt.config.data_config import DataConfig
+from gpt.errors import CheckpointError, TextError, counted, setting_arguments
 from gpt.files import write_atomically
 from gpt.terminal import phase
 from gpt.text.cache import cache_dir, quick_sha256
-from gpt.text.documents import Source, least_characters
+from gpt.text.documents import Source
 from gpt.text.preparation import Task, count_text, write
+from gpt.text.split import least_characters
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,9 @@ class Corpus:
         is_tail = data.split == "tail" and data.val_source is None
         if is_tail and not self.vocabulary.is_bytes:
             needed = f": {least_characters(T, data.val_fraction):,} are needed"
-        smaller = f", or model.T={shortest - 1} or less" if shortest > USUAL_MIN_CONTEXT else ""
+        smaller = ""
+        if shortest > USUAL_MIN_CONTEXT:
+            smaller = f", or {setting_arguments(f'model.T={shortest - 1}')} or less"
         other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(
             f"{self.name}: {self.characters:,} characters are too few{needed}; train ("

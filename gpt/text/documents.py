@@ -1,25 +1,13 @@
-"""A text as a sequence of documents, and its division into train and val.
+"""A text as a sequence of documents.
 
 Each document is read in chunks of UTF-8, in which line ends are changed to LF.
 """
 
-import codecs
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpt.config.schema import DataConfig
-from gpt.errors import TextError, listed, shown
-from gpt.seeds import random_stream
-
-_UTF8_FILE = "a text file in UTF-8; other texts need the folder gpt/reading"
-MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
+from gpt.config.data_config import DataConfig
 
 
 @dataclass(frozen=True)
@@ -46,32 +34,6 @@ class Source:
     standard_input: Path | None = None  # file with the text from standard input, if it is used
 
 
-def utf8_source(source: str | Sequence[str], data: DataConfig) -> Source:
-    """Open UTF-8 files as one text: the fallback where the folder gpt/reading is missing.
-
-    Raise TextError if they are not UTF-8, here or when they are read.
-    """
-    paths = [Path(source)] if isinstance(source, str) else [*map(Path, source)]
-    for path in paths:
-        if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file can raise)
-            raise TextError(f"{shown(str(path))}: expected {_UTF8_FILE}")
-    for name in ("column", "encoding", "errors", "exclude", "include"):
-        if getattr(data, name) != getattr(DataConfig(), name):
-            raise TextError(f"leave out data.{name}: it needs the folder gpt/reading")
-    documents = [Document(str(path), partial(_utf8, path)) for path in paths]
-    return Source(listed([*map(str, paths)], 1), lambda: iter(documents), tuple(paths))
-
-
-def _utf8(path: Path) -> Iterator[bytes]:
-    try:
-        content = path.read_bytes()
-        if "\0" in content.decode():
-            raise ValueError("found a NUL byte: binary data")
-    except (OSError, ValueError) as error:
-        raise TextError(f"{path}: expected {_UTF8_FILE} ({error})") from None
-    yield content.removeprefix(codecs.BOM_UTF8)
-
-
 class Normalizer:
     """Changes the line ends CRLF and CR to LF in texts of any size, passed in chunks of UTF-8."""
 
@@ -94,18 +56,6 @@ class Normalizer:
         if pending:
             self.line_ends += 1
             yield b"\n"
-
-
-def train_characters(characters: int, val_fraction: float) -> int:
-    """Return how many of the `characters` of a text are in the train split."""
-    return int((1 - val_fraction) * characters)
-
-
-def least_characters(T: int, val_fraction: float) -> int:
-    """Return how many characters a text needs so that train and val each have more than `T`."""
-    least = max(T / val_fraction, (T + 1) / (1 - val_fraction))  # the result, except for rounding
-    lengths = ((n, train_characters(n, val_fraction)) for n in count(int(least)))
-    return next(n for n, train in lengths if min(train, n - train) > T)
 
 
 def divided(file: Document, normalizer: Normalizer, documents: str) -> Iterator[tuple[bytes, bool]]:
@@ -136,24 +86,3 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
                 lengths.append(length)
                 length = 0
     return lengths
-
-
-def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose random documents for val, at least one; return a bool for each document.
-
-    `lengths` are in characters. The chosen documents have about `fraction` of all characters. If
-    two documents or more have text, train keeps at least one with text.
-    """
-    total, held = sum(lengths), 0
-    wanted = fraction * total
-    chosen = np.zeros(len(lengths), bool)
-    for index in random_stream(seed, "held-out documents", 0).permutation(len(lengths)):
-        if held >= wanted:
-            break
-        with_this = held + lengths[index]
-        if held < with_this < total and with_this <= MAX_VAL_RATIO * wanted:
-            chosen[index] = True
-            held = with_this
-    if not held:  # each document is too long or empty: choose the shortest one that is not empty
-        chosen[int(np.argmin([length or np.inf for length in lengths]))] = True
-    return chosen

@@ -14,18 +14,12 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config.schema import DataConfig
+from gpt.config.data_config import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import quick_sha256
-from gpt.text.documents import (
-    Normalizer,
-    Source,
-    divided,
-    document_lengths,
-    held_out,
-    train_characters,
-)
+from gpt.text.documents import Normalizer, Source, divided
+from gpt.text.split import held_out, train_characters
 from gpt.text.vocabulary import BYTES, CODE_POINTS, Vocabulary, code_points, listed_characters
 
 FILE_SEPARATOR, RECORD_SEPARATOR = b"\n\n", b"\n"  # text between two files, or two records
@@ -133,20 +127,10 @@ class Task:
 
     def parts(self) -> list[Part]:
         """Return the train and val parts, or a single one if val is the end of the text."""
-        data = self.data
-        if data.split == "tail":
-            return [Part(source, data) for source in self.sources]
-        lengths = document_lengths(self.source, data)
-        if len(lengths) < 2:
-            advice = "a text of one line cannot be divided into documents: use data.split=tail"
-            if data.documents == "files":
-                advice = "use data.documents=lines, so each line is a document, or data.split=tail"
-            raise TextError(
-                f"{self.source.name}: data.split=documents holds out whole documents: expected at "
-                f"least 2, got {len(lengths)}; {advice}"
-            )
-        val = held_out(lengths, data.val_fraction, self.seed)
-        return [Part(self.source, data, ~val), Part(self.source, data, val)]
+        if self.data.split == "tail":
+            return [Part(source, self.data) for source in self.sources]
+        val = held_out(self.source, self.data, self.seed)
+        return [Part(self.source, self.data, ~val), Part(self.source, self.data, val)]
 
 
 def count_text(task: Task, parts: list[Part]) -> Counts:

@@ -10,11 +10,12 @@ from gpt.device import select_precision
 from gpt.distributed import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
 from gpt.memory import check_memory, free_bytes
+from gpt.model.attention import stores_weights
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
-from gpt.training.backward_kinds import supports_threads, windows_at_once, worker_count
 from gpt.training.gradients import fuses_head
 from gpt.training.linear_cross_entropy import logits_at_once
+from gpt.training.workers import supports_threads, windows_at_once, worker_count
 
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
@@ -65,10 +66,11 @@ def training_bytes(
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
     fused = fuses_head(V, ranks)
-    bf16 = select_precision(train.precision, device) == torch.bfloat16
+    precision = select_precision(train.precision, device)
+    bf16 = precision == torch.bfloat16
     per_character = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
     per_character *= (CPU_ACTIVATIONS if on_cpu else ACCELERATOR_ACTIVATIONS)[bf16]
-    if bf16 and on_cpu and model.T <= 512:  # attention then stores (T, T) matrices
+    if stores_weights(device, precision, model.T):
         per_character += 2 * model.n_head * model.T * (model.n_layer + 1)
     head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
     characters = EVAL_CHARACTERS if on_cpu else ACCELERATOR_EVAL_CHARACTERS

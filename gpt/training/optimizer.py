@@ -1,8 +1,6 @@
-"""AdamW, Muon, and LossScaler, which runs or skips their steps."""
+"""AdamW and Muon."""
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +8,7 @@ from torch import Tensor
 from gpt.config.train_config import TrainConfig
 from gpt.model.transformer import GPT, Block
 from gpt.runs.format import Tensors
+from gpt.torch_private import adamw_
 
 BETA1 = 0.9  # AdamW: decay of the running mean of the gradient
 # Coefficients (a, b, c) of three polynomials of degree 5 that together map singular values from
@@ -24,21 +23,30 @@ POLAR_EXPRESS = (
 class Optimizer:
     """Base class of AdamW and Muon; `state` contains lists of tensors, such as `momentum`."""
 
+    waits = True  # whether the CPU waits for `skip`; otherwise, an update takes more operations
+
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
-        self.param_groups = [{"params": self.parameters}]  # for torch.amp.GradScaler
 
     @property
     def gradients(self) -> list[Tensor]:
         """List of the gradients of the parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
+    @torch.no_grad()
     def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
 
-        If `skip`, a scalar bool tensor, is true, nothing changes. The CPU does not wait for `skip`,
-        nor for `lr_factor`, which may be a tensor if `skip` is given.
+        If `skip`, a scalar bool tensor, is true, nothing changes. Unless `waits`, the CPU does not
+        wait for `skip`, nor for `lr_factor`, which may be a tensor.
         """
+        if skip is None or not self.waits:
+            self.update(lr_factor, skip)
+        elif not skip:
+            self.update(lr_factor, None)
+
+    def update(self, lr_factor: float | Tensor, skip: Tensor | None) -> None:
+        """Do what `step` does, without waiting for `skip`."""
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
@@ -78,25 +86,17 @@ class AdamW(Optimizer):
         )
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
-    @torch.no_grad()
-    def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
+    def update(self, lr_factor: float | Tensor, skip: Tensor | None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`."""
         found_inf = None if skip is None else skip.float()  # 1.0 makes the kernel do nothing
         torch._foreach_add_(self.state["steps"], 1)
-        torch._fused_adamw_(
+        adamw_(
             self.parameters,
             self.gradients,
-            self.state["mean"],
-            self.state["square"],
-            [],
-            self.state["steps"],
-            lr=lr_factor * self.learning_rate,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
+            self.state,
+            learning_rate=lr_factor * self.learning_rate,
+            betas=self.betas,
             weight_decay=self.weight_decay,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
             found_inf=found_inf,
         )
         if found_inf is not None:
@@ -134,8 +134,7 @@ class Muon(Optimizer):
             ],
         )
 
-    @torch.no_grad()
-    def step(self, lr_factor: float | Tensor, skip: Tensor | None = None) -> None:
+    def update(self, lr_factor: float | Tensor, skip: Tensor | None) -> None:
         """Update every parameter by its gradient; see `Optimizer.step`.
 
         The number of kernels limits the speed on an accelerator. `torch._foreach_` operations
@@ -213,81 +212,32 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def make_optimizers(
-    model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
+    model: GPT, config: TrainConfig, precision: torch.dtype = torch.float32
 ) -> list[Optimizer]:
     """Return AdamW for all weights, or Muon for the blocks' matrices and AdamW for the rest.
 
     Biases and LayerNorms have no weight decay. With Muon, embeddings and the head have none either.
-    `dtype` is the dtype of Muon's matrix products.
+    If `precision` is bfloat16, Muon multiplies matrices in bfloat16, otherwise in float32.
     """
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
     vectors = [p for p in model.parameters() if p.ndim < 2]
     betas = (BETA1, config.beta2)
     rate, decay = config.learning_rate, config.weight_decay
+    optimizers: list[Optimizer]
     if config.optimizer == "adamw":
         decaying = AdamW([*matrices.values()], rate, betas, decay)
-        return [decaying, AdamW(vectors, rate, betas, 0.0)]
-    in_blocks = {name: p for name, p in matrices.items() if name.startswith("blocks.")}
-    others = [p for name, p in matrices.items() if name not in in_blocks]
-    block = model.blocks[0]
-    assert isinstance(block, Block)
-    qkv = block.attention.sizes
-    rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
-    muon_rate, momentum = config.muon_learning_rate, config.muon_momentum
-    muon = Muon([*in_blocks.values()], rows, muon_rate, momentum, decay, dtype)
-    return [muon, AdamW([*others, *vectors], rate, betas, 0.0)]
-
-
-class LossScaler:
-    """Applies or skips the update of every step; in float16, also scales losses and gradients.
-
-    Scaled losses keep small gradients from being rounded to 0 in float16 (arXiv:1710.03740).
-    """
-
-    def __init__(self, device: torch.device, precision: torch.dtype) -> None:
-        self.is_enabled = precision == torch.float16
-        self.scaler: Any = torch.amp.GradScaler(device.type, enabled=self.is_enabled)
-        # on CUDA, the optimizers apply `skip` without waiting for it; AdamW on MPS cannot do this
-        self.must_wait = device.type in ("cpu", "mps") or self.is_enabled
-
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return `loss`, a scalar, times the current factor of GradScaler."""
-        scaled: Tensor = self.scaler.scale(loss)
-        return scaled
-
-    def unscale(self, optimizers: Sequence[Optimizer]) -> None:
-        """Divide all gradients by the factor that `scale` applied."""
-        for optimizer in optimizers:
-            self.scaler.unscale_(optimizer)
-
-    def update(
-        self, optimizers: Sequence[Optimizer], lr_factor: float | Tensor, skip: Tensor
-    ) -> None:
-        """Update the weights by all `optimizers`, unless `skip`, a scalar bool tensor, is true."""
-        for optimizer in optimizers:
-            if not self.must_wait:
-                optimizer.step(lr_factor, skip)
-            elif not skip:
-                self.scaler.step(optimizer, lr_factor)
-        self.scaler.update()
-
-    def is_failure(self, loss: float, norm: float) -> bool:
-        """Return whether the `loss` or the gradient's `norm` of a step is NaN or infinite.
-
-        In float16, gradients overflow until GradScaler has lowered its factor far enough. Until
-        then, ignore `norm`.
-        """
-        may_overflow = self.is_enabled and self.scaler.get_scale() >= 1
-        return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of GradScaler: an empty dict unless the precision is float16."""
-        state: dict[str, Any] = self.scaler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state`, unless it is empty; raise TypeError if a value is not a number."""
-        if not all(isinstance(number, int | float) for number in state.values()):
-            raise TypeError("expected numbers as the state of GradScaler")
-        if state:
-            self.scaler.load_state_dict(state)
+        optimizers = [decaying, AdamW(vectors, rate, betas, 0.0)]
+    else:
+        in_blocks = {name: p for name, p in matrices.items() if name.startswith("blocks.")}
+        others = [p for name, p in matrices.items() if name not in in_blocks]
+        block = model.blocks[0]
+        assert isinstance(block, Block)
+        qkv = block.attention.sizes
+        rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
+        dtype = torch.bfloat16 if precision == torch.bfloat16 else torch.float32
+        muon_rate, momentum = config.muon_learning_rate, config.muon_momentum
+        muon = Muon([*in_blocks.values()], rows, muon_rate, momentum, decay, dtype)
+        optimizers = [muon, AdamW([*others, *vectors], rate, betas, 0.0)]
+    for optimizer in optimizers:  # on MPS, AdamW's kernel does not support `skip`
+        optimizer.waits = vectors[0].device.type in ("cpu", "mps") or precision == torch.float16
+    return optimizers

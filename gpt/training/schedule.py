@@ -14,6 +14,7 @@ import math
 from fractions import Fraction
 from functools import lru_cache
 
+from gpt.config.period import Period
 from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run, planned at that step
@@ -100,24 +101,29 @@ class Schedule:
             return 0.0
         return float(max(SHORT_PART - done, Fraction()) / (1 - done))
 
-    def is_due(self, step: int, every: int | str) -> bool:
+    def is_due(self, step: int, every: Period) -> bool:
         """Return whether an event with the period `every` is due after `step` steps.
 
-        Every event is due at the start and at the end of a phase.
+        Every event is due at the start and at the end of a phase, except events with a period in
+        minutes, which do not depend on the step.
         """
+        if every.minutes is not None:
+            return False
         if step >= self.steps or step == self._phase(step)[0][0]:
             return True
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
-    def times_due(self, every: int | str, after: int = 0) -> int:
+    def times_due(self, every: Period, after: int = 0) -> int:
         """Return how many times an event with the period `every` is due after step `after`.
 
-        `every` is a number of steps, or a percentage of the phase such as `10 %`.
+        `every` is in steps, or in percent of the phase. If the phase ends with step `after`, count
+        the times in a new phase, which begins there.
         """
-        if isinstance(every, int):
-            return math.ceil(self.steps / every) - after // every
-        part = Fraction(every.removesuffix(" %")) / 100
-        return math.ceil(1 / part) - self.part_done(after) // part
+        if every.steps is not None:
+            return math.ceil(self.steps / every.steps) - after // every.steps
+        assert every.percent is not None  # minutes cannot be counted in steps
+        part, done = Fraction(every.percent) / 100, self.part_done(after)
+        return math.ceil(1 / part) - (0 if done == 1 else done // part)
 
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of the phase that is done before `step`, from 0 to 1.

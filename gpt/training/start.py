@@ -8,24 +8,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from gpt.config.schema import Config
-from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks, remember
-from gpt.files import write_atomically
-from gpt.runs.folder import check_free, make_numbered
+from gpt.errors import Interrupted, counted
+from gpt.model.ensemble import LanguageModel, make_model
+from gpt.runs.folder import check_free, find_run, make_numbered
 from gpt.runs.lock import locked, set_aside
-from gpt.runs.write import note_start
+from gpt.runs.read import read_checkpoint
+from gpt.runs.recovery import check_same_model, warn_of_known_val
+from gpt.runs.weights import adapted_weights, load_model
+from gpt.runs.write import note_start, write_config
 from gpt.terminal import phase
 from gpt.text.cache import store_standard_input
 from gpt.text.corpus import Corpus
-from gpt.training.backward_kinds import select_own_device
-from gpt.training.build_step import computed_with
+from gpt.text.vocabulary import Vocabulary
 from gpt.training.callbacks import OnEvent
+from gpt.training.compiled import with_compile_choice
+from gpt.training.data_parallel import select_own_device
+from gpt.training.first_plan import plan_new_run
+from gpt.training.members import build_step, computed_with
 from gpt.training.memory_estimate import check_training_memory
-from gpt.training.run_context import Extras, Outcome, RunContext
-from gpt.training.run_state import RunState, new_state, resumed_state
-from gpt.training.time_budget import Seconds
+from gpt.training.resume import resumed_run
+from gpt.training.run_context import Outcome, RunContext
+from gpt.training.run_state import Progress, StartingPoint
+from gpt.training.schedule import Schedule
+from gpt.training.stopwatch import Seconds, Stopwatch
+from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -53,7 +64,6 @@ def train_run(
     clock: Callable[[], float] | None = None,
     probed: Seconds | None = None,
     ranks: Ranks = SINGLE,
-    extras: Extras = Extras(),  # noqa: B008  # it is immutable
 ) -> Outcome:
     """Train a model and record the run in a folder; `gpt.api.train` lists events and exceptions.
 
@@ -79,11 +89,9 @@ def train_run(
             if device.type == "cuda":  # CUDA graphs keep the memory of all activations
                 free_memory(device)
             check_training_memory(config, len(corpus.vocabulary), device, ranks)
-            context = RunContext(
-                config, corpus, run.absolute(), ranks, should_stop, device, clock, extras
-            )
+            context = RunContext(config, corpus, run.absolute(), ranks, should_stop, device, clock)
             if is_new:
-                state = new_state(context, probed)
+                start = new_run(context, probed)
                 # create the folder only now, because the calls above can fail
                 folder = ranks.broadcast(_make_folder, context.folder, mode)
                 context = replace(context, folder=folder)
@@ -92,12 +100,62 @@ def train_run(
                 ranks.broadcast(set_aside, context.folder)  # moves the old run away, if any
             else:
                 with phase("loading the checkpoint"):
-                    state = resumed_state(context, extend=mode == "extend")
-            context = replace(context, config=state.config)
-            ranks.broadcast(_record_start, context, state)
+                    start = resumed_run(context, extend=mode == "extend")
+            context = replace(context, config=start.config)
+            ranks.broadcast(_record_start, context, start)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(str(context.folder))  # for workers that torchrun restarts
-            return Trainer(context, state, on_event).fit()
+            return Trainer(context, start, on_event).fit()
+
+
+def new_run(context: RunContext, probed: Seconds | None) -> StartingPoint:
+    """Return the state of a new run, with a plan of its steps if `train.minutes` is set."""
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    model, provenance = initial_model(config, corpus.vocabulary, context.device)
+    config = with_compile_choice(config, model, context.device)
+    update = build_step(config, model, context.device, ranks, corpus.train)
+    stopwatch = Stopwatch(context.clock, probed, update.warmup)
+    if config.train.minutes is not None and not probed:
+        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+    budget = TimeBudget(config.train.minutes, len(corpus.val) - 1, stopwatch)
+    config = ranks.broadcast(plan_new_run, config, budget)
+    schedule = Schedule(config)
+    update.use_schedule(schedule)
+    if ranks.any(context.should_stop()):
+        raise Interrupted("stopped before training began; nothing is saved")
+    if (minutes := config.train.minutes) is not None:
+        steps, last_s = counted(schedule.steps, "step"), budget.score_s(budget.val_ids)
+        if schedule.steps == config.train.max_steps:
+            log.info("%s (train.max_steps); they may take less than %g min", steps, minutes)
+        else:
+            message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
+            log.info(message, steps, minutes, last_s)
+    return StartingPoint(config, 0, update, schedule, budget, Progress(), provenance=provenance)
+
+
+def initial_model(
+    config: Config, vocabulary: Vocabulary, device: torch.device
+) -> tuple[LanguageModel, dict[str, str | int]]:
+    """Return the model of step 0, and the provenance of its weights.
+
+    The provenance of new weights is empty. For weights of the run `train.init_from`, it contains
+    the path of that run, the step of its checkpoint, and the SHA-256 of the weights.
+    """
+    if config.train.init_from is None:
+        return make_model(config.model, len(vocabulary), config.seed).to(device), {}
+    run = find_run(config.train.init_from)
+    data = read_checkpoint(run)
+    check_same_model(data, config)
+    added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
+    log.info("fine-tuning from %s, step %d: %s", run, data.step, added)
+    warn_of_known_val(data.config, config)
+    weights = adapted_weights(data, config.model, vocabulary)
+    model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
+    return model, {
+        "init_from": str(run),
+        "init_from_step": data.step,
+        "init_from_sha256": data.weights_sha256,
+    }
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:
@@ -108,13 +166,13 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
     return folder
 
 
-def _record_start(context: RunContext, state: RunState) -> None:
-    config = state.schedule.stored(context.config)
+def _record_start(context: RunContext, start: StartingPoint) -> None:
+    config = start.schedule.stored(context.config)
     store_standard_input(context.corpus.standard_input, context.folder)
-    computed = computed_with(state.update) | {
-        "device": str(state.update.device),
+    computed = computed_with(start.update) | {
+        "device": str(start.update.device),
         "ranks": context.ranks.size,
-        **state.provenance,
+        **start.provenance,
     }
-    note_start(context.folder, config, context.corpus.sha256, state.step, computed)
-    write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
+    note_start(context.folder, config, context.corpus.sha256, start.step, computed)
+    write_config(context.folder, config)

@@ -1,5 +1,6 @@
 """One training step: draw a batch, forward, backward, clip, update."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,18 +8,27 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import EAGER_STEPS, compile_mode, compile_model
+from gpt.cuda_graph import EAGER_STEPS, StepGraph, replayed_on_cuda
 from gpt.distributed import Ranks
+from gpt.memory import explaining_lack_of_memory
+from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
+from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
-from gpt.training.backward_kinds import RecordedUpdate, data_parallel, make_backward
+from gpt.training.compiled import compile_mode, compile_model
+from gpt.training.data_parallel import data_parallel
+from gpt.training.gradients import Backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
+from gpt.training.workers import WorkerBackward
 
 # Largest number of steps whose results are unread. Reading a result waits for its step to end.
 MAX_UNREAD_STEPS = 10
+
+StepInputs = tuple[Tensor, Tensor, float | Tensor]
+"""Input ids and target ids of a step, (B, T) each, and the factor of the learning rates."""
 
 StepResult = tuple[Tensor, Tensor]
 """The loss and the gradient norm of a step: () each, or (K,) for an ensemble of K members."""
@@ -42,77 +52,110 @@ class TrainStep:
     ) -> None:
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
         self.ids = ids
-        self.backward = make_backward(config, model, device, ranks)
-        recorded = RecordedUpdate(self.update, device, self.backward.masks)
-        self.recorded = recorded if self.backward.can_record else None
-        # number of first steps of each shape that are slower; the last of them records a CUDA graph
-        self.warmup = EAGER_STEPS + 1 if self.recorded else 1
+        self.parameters = [*model.parameters()]
+        self.masks = torch.Generator(device) if config.model.dropout > 0 else None
+        if self.masks is not None:
+            set_generator(model, self.masks)
+        # the threads of a CPU divide the windows of a batch
+        kind = WorkerBackward if device.type == "cpu" else Backward
+        self.backward = kind(config, model, device, ranks)
         self.scaler, self.precision = self.backward.scaler, self.backward.precision
+        can_replay = (
+            device.type not in ("cpu", "mps")
+            and ranks.size == config.train.accumulation == 1
+            and not self.backward.fused
+            and self.precision != torch.float16
+        )
+        self.graph = StepGraph(device, self.masks) if can_replay else None
+        # number of first steps of each shape that are slower; the last of them records a CUDA graph
+        self.warmup = EAGER_STEPS + 1 if self.graph else 1
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
-        muon_dtype = self.precision if self.precision == torch.bfloat16 else torch.float32
-        self.optimizers = make_optimizers(model, config.train, muon_dtype)
+        self.optimizers = make_optimizers(model, config.train, self.precision)
         self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config.train.compile, device), self._rehearse)
         # set `forward` again: `_rehearse` may have set it to a model that failed to compile
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
-    def __call__(self, step: int) -> StepResult:
+    @replayed_on_cuda
+    def __call__(
+        self, step: int, is_probe: bool | Tensor = False, drawn: StepInputs | None = None
+    ) -> StepResult:
         """Update the weights with the batch of `step`, if the loss and the gradient are finite.
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. On
         an accelerator, the call can return before both are computed, except in float16 and on MPS.
-        Raise TrainingError if memory runs out.
-        """
-        # 1. draw the input ids and the target ids, (B, T) each, and seed the dropout masks
-        x, y = self.draw_batch(step)
-        # the learning rates of AdamW and Muon are `lr_factor` times their peaks
-        lr_factor = self.schedule.lr(step) / self.config.train.learning_rate
-        return (self.recorded or self.update)(x, y, lr_factor)
 
-    def update(self, x: Tensor, y: Tensor, lr_factor: float | Tensor) -> StepResult:
-        """Update the weights with one batch, unless `lr_factor` is 0; see `__call__`."""
+        Args:
+            step: number of the step, from 0.
+            is_probe: whether to compute everything, but change neither weights nor `state_dict`.
+            drawn: inputs, if the tensors of a CUDA graph contain them; see `replayed_on_cuda`.
+
+        Raises:
+            TrainingError: memory runs out.
+        """
+        # 1. draw the batch; the learning rates of AdamW and Muon are `lr_factor` x their peaks
+        x, y, lr_factor = drawn or self.draw(step)
         # 2. forward and backward: set `.grad` of each parameter
-        loss = self.backward(x, y)
+        loss = self.set_gradients(x, y)
         if self.ranks.size > 1:
             torch.distributed.all_reduce(loss)
+        self.scaler.unscale()  # for float16
         # 3. clip the gradient's norm to `train.grad_clip`, unless that is 0
-        self.scaler.unscale(self.optimizers)
-        gradients = [p.grad for p in self.backward.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if max_norm := self.config.train.grad_clip:
-            torch.nn.utils.clip_grads_with_norm_(self.backward.parameters, max_norm, norm)
-        # 4. update
-        skip = ~(loss.isfinite() & norm.isfinite()) | (lr_factor == 0)
-        self.scaler.update(self.optimizers, lr_factor, skip)
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, max_norm, norm)
+        # 4. update the weights, unless the loss or the gradient is NaN or infinite
+        skip = ~(loss.isfinite() & norm.isfinite()) | is_probe
+        for optimizer in self.optimizers:
+            optimizer.step(lr_factor, skip)
+        self.scaler.update(is_probe=is_probe)  # for float16
         return loss, norm
 
-    def probe(self, step: int) -> None:
-        """Start to compute `step` without changing weights; the caller measures the time."""
-        x, y = self.draw_batch(step)
-        if self.recorded:
-            self.recorded(x, y, 0.0)
-        else:
-            self.backward(x, y)
-            self.model.zero_grad(set_to_none=True)
-
-    def use_schedule(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on."""
-        self.schedule = schedule
-
-    def draw_batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def draw(self, step: int) -> tuple[Tensor, Tensor, float]:
         """Draw this rank's inputs and targets (B, T) for `step`, and seed its dropout masks.
 
         Both tensors are on the CPU. They are contiguous and, for CUDA, in pinned memory, from which
         a copy to the device overlaps computations. With `model.character_dropout`, random input ids
-        are replaced by `MASKED`, whose embedding is zero.
+        are replaced by `MASKED`, whose embedding is zero. The third result is the learning rate of
+        `step`, relative to its peak.
         """
-        self.backward.seed_masks(step)
+        seed, rank = self.config.seed, self.ranks.rank
+        if self.masks is not None:
+            purpose = f"dropout of rank {rank}" if rank > 0 else "dropout"
+            self.masks.manual_seed(derive_seed(seed, purpose, step))
         B, T = self.schedule.shape(step)
-        x, y = batch(self.ids, B, T, seed=self.config.seed, step=step)
+        x, y = batch(self.ids, B, T, seed=seed, step=step)
         if p := self.config.model.character_dropout:
-            x = token_dropout(x, p, seed=self.config.seed, step=step)
+            x = token_dropout(x, p, seed=seed, step=step)
         x, y = (ids[self.ranks.share(B)].contiguous() for ids in (x, y))
-        return (x.pin_memory(), y.pin_memory()) if self.device.type == "cuda" else (x, y)
+        if self.device.type == "cuda":
+            x, y = x.pin_memory(), y.pin_memory()
+        return x, y, self.schedule.lr(step) / self.config.train.learning_rate
+
+    def set_gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Set each parameter's `.grad` for the inputs `x` and the targets `y`, (B, T) each.
+
+        Return this rank's part of the mean loss. Raise TrainingError if memory runs out.
+        """
+        self.model.train()  # an evaluated or loaded model is in evaluation mode
+        self.model.zero_grad(set_to_none=True)
+        windows = math.ceil(len(x) / self.config.train.accumulation)
+        with explaining_lack_of_memory(
+            f"not enough memory on {self.device} for {windows} windows of {x.shape[1]} characters",
+            "use a larger train.accumulation, which changes results only by rounding, or a smaller "
+            "model.T, model.C or model.n_layer",
+        ):
+            x, y = (ids.to(self.device, non_blocking=True) for ids in (x, y))
+            return self.backward(x, y)
+
+    def probe(self, step: int) -> None:
+        """Start to compute `step` without changing weights; the caller measures the time."""
+        self(step, is_probe=True)
+
+    def use_schedule(self, schedule: Schedule) -> None:
+        """Use `schedule` from the next step on."""
+        self.schedule = schedule
 
     @property
     def members(self) -> list["TrainStep"]:
@@ -132,7 +175,8 @@ class TrainStep:
         """
         self.backward.forward = forward
         for step in self.schedule.steps_of_each_shape():
-            self.backward(*self.draw_batch(step))
+            x, y, _ = self.draw(step)
+            self.set_gradients(x, y)
 
     def state_dict(self) -> TrainingState:
         """Return the state of the optimizers and, in float16, of the LossScaler."""

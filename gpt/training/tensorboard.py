@@ -16,8 +16,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gpt.model.ensemble import LanguageModel
+from gpt.model.attention_maps import attend
+from gpt.model.ensemble import LanguageModel, members_of
 from gpt.terminal import phase, visible
+from gpt.text.batches import to_torch
 from gpt.training.callbacks import AppendOnlyFile, Callback
 from gpt.training.run_context import Outcome, RunContext
 
@@ -32,6 +34,7 @@ TAGS = {  # by metric; TensorBoard sorts tags, so losses come first
     "passes": "training/passes_over_the_text",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
+PICTURE_DPI = 80  # dots per inch; low enough for pictures of a few heads to fit a screen
 MAX_LINE_COLUMNS = 80  # largest length of a line of a sample; longer lines are wrapped
 WHOLE = ("val_loss", "val_loss_per_character")  # losses on the whole val split
 
@@ -84,14 +87,17 @@ class TensorBoard(Callback):
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of the attention weights on the first characters of the val split."""
         config, corpus, step = self.context.config, self.context.corpus, outcome.step
-        if (draw := self.context.extras.draw_attention) is None:
-            return
         title = f"attention weights at step {step}, on the first characters of val"
         if (members := config.model.ensemble) > 1:
             title += f"; member 1 of {members}"
         with phase("drawing attention weights"):
+            # importing matplotlib takes a second
+            from gpt.inspection.pictures import draw_heads, png
+
             excerpt = corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)]
-            content = draw(model, corpus, excerpt, title)
+            attention = attend(members_of(model)[0], to_torch(excerpt))
+            names = corpus.vocabulary.names_of(excerpt.tolist())
+            content = png(draw_heads(attention, names, title), PICTURE_DPI)
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # shown as the last tag

@@ -1,11 +1,13 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
+import math
 from threading import current_thread, main_thread
 
-from gpt.errors import Interrupted, command
+from gpt.config.period import Period
+from gpt.errors import Interrupted, resume_command
 from gpt.evaluation.loss import Stopped
-from gpt.training.backward_kinds import check_equal
+from gpt.training.advice import overfit_warning
 from gpt.training.callbacks import (
     Callback,
     EventFunction,
@@ -15,62 +17,227 @@ from gpt.training.callbacks import (
     delete_records_after,
 )
 from gpt.training.checkpointer import Checkpointer
+from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
-from gpt.training.run_context import Diverged, Outcome, RunContext
-from gpt.training.run_state import RunState, read_results, restore_last
-from gpt.training.step import StepResult
+from gpt.training.rollback import Diverged, count_skipped, restore_last
+from gpt.training.run_context import Outcome, RunContext
+from gpt.training.run_state import CurrentStep, StartingPoint
+from gpt.training.stopwatch import SAMPLING, Pace
 from gpt.training.tensorboard import TensorBoard
-from gpt.training.time_budget import MIN_STEP_S, SAMPLING
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY = 10  # steps between two records of the train loss; evaluations record it, too
+LOG_EVERY = Period(steps=10)  # of the train loss; evaluations record it, too
+CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the command's time
+TOLERANCE = 0.03  # a larger error, as a fraction of the remaining steps, changes the plan
 
 
 class Trainer:
-    """Trains one run, starting from `state`. `gpt.api.train` describes `on_event`."""
+    """Trains one run from `start` to its end. `gpt.api.train` describes `on_event`."""
 
-    def __init__(self, context: RunContext, state: RunState, on_event: OnEvent | None) -> None:
+    def __init__(self, context: RunContext, start: StartingPoint, on_event: OnEvent | None) -> None:
         self.context, self.config, self.on_event = context, context.config.train, on_event
-        self.step, self.update, self.schedule = state.step, state.update, state.schedule
-        self.budget, self.stopwatch = state.budget, state.budget.stopwatch
-        self.run_began = context.clock() - state.progress.elapsed_s
-        self.resumed_at = None if state.saved_config is None else state.step
-        self.is_unsaved = state.saved_config not in (None, context.config)  # settings changed
-        self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
+        self.update, self.schedule, self.budget = start.update, start.schedule, start.budget
+        self.stopwatch = self.budget.stopwatch
+        self.pace = Pace(self.stopwatch, self.schedule.batch_size * self.schedule.T)
+        self.evaluator = Evaluator(context, self.update.model, self.stopwatch)
+        # the state of the run: what checkpoints store, and what belongs to the current step only
+        self.progress, self.now = start.progress, CurrentStep(start.step)
+        self.now.is_unsaved = start.saved_config not in (None, context.config)  # settings changed
+        self.resumed_at = None if start.saved_config is None else start.step
         self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
+        self.run_began = context.clock() - self.progress.elapsed_s
+        self.furthest_step = start.step  # after a rollback, keep the old plans up to this step
+        self.next_check_s = self.budget.used_s + CHECK_PART / 2 * self.budget.given_s
         self.callbacks: list[Callback] = []  # `fit` opens and closes these
-        self.unread: list[StepResult] = []  # results of the newest steps
-        self.metrics: dict[str, float] = {}  # metrics of this step
-        self.furthest_step = self.step  # after a rollback, keep the old plans up to this step
-        self.timed_characters, self.timed_s = 0, 0.0  # totals since the pace was last logged
-        self.rollback_notice = ""  # about the last rollback, if any
+
+    def fit(self) -> Outcome:
+        """Train to the last step or an early stop; after a divergence, roll back and continue."""
+        notice = ""
+        while True:
+            self.callbacks = self.open_callbacks()
+            try:
+                self.begin(notice)
+                while not self.now.reason_to_stop:
+                    self.take_step()
+                    self.do_what_is_due()
+                return self.context.ranks.broadcast(self.finish)
+            except Diverged as error:
+                notice = self.roll_back(str(error))
+            finally:
+                while self.callbacks:  # break reference cycles, so that memory is freed at once
+                    self.callbacks.pop().close()
+
+    def begin(self, notice: str) -> None:
+        """Save changed settings; evaluate a new run, or repeat an interrupted evaluation."""
+        self.stopwatch.start()
+        if notice:
+            self.notify(self.now.step, notice)
+        if self.now.is_unsaved:  # a resume changed settings, or a rollback halved the rates
+            self.report_plan()
+            self.write_checkpoint()
+        pending = self.progress.pending
+        if self.resumed_at is None or pending is not None:
+            self.now = CurrentStep(self.now.step, metrics=pending or {})
+            self.do_what_is_due()
+
+    def take_step(self) -> None:
+        """Update the weights once; if metrics are due, set `now.metrics`."""
+        step, unread = self.now.step, self.now.unread
+        _, T = self.schedule.shape(step)
+        with self.pace.step(T, unread):
+            unread.append(self.update(step))
+            self.now = CurrentStep(step + 1, unread)
+            self.progress.val_loss = None  # unknown for the new weights
+            results = self.read_due_results()
+        for callback in self.callbacks:
+            callback.on_step(self.now.step)
+        if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
+            self.now.metrics = results | {
+                "lr": self.schedule.lr(step),
+                "chars_per_s": self.pace.newest(),
+                "passes": self.context.passes(self.now.step),
+            }
+
+    def read_due_results(self) -> dict[str, float]:
+        """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
+        now, periods = self.now, (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
+        is_needed = self.schedule.plan_at(now.step) or any(map(self.is_due, periods))
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` decides
+        if len(now.unread) < self.update.max_unread and not (is_needed or stops):
+            return {}
+        results = self.update.read(now.unread)
+        now.unread.clear()
+        self.progress.skipped_in_a_row = count_skipped(
+            self.update, results, now.step, self.progress.skipped_in_a_row, self.notify
+        )
+        losses, norms = results[-1]  # one for each member of an ensemble
+        means = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
+        return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+    def is_due(self, every: Period) -> bool:
+        """Return whether an event with the period `every` is due; False for a period in minutes."""
+        return self.schedule.is_due(self.now.step, every)
+
+    def do_what_is_due(self) -> None:
+        """Evaluate, log, plan and save, each only if due. If a stop is requested, save and stop."""
+        is_evaluated = self.evaluate()
+        if self.now.metrics:
+            for callback in self.callbacks:
+                callback.on_metrics(self.now.step, self.now.metrics)
+        if self.now.unread:  # plans, checkpoints and stops wait until the results are read
+            return
+        stop, due_by_clock, total = self.agree()
+        if total:
+            self.schedule.replan(self.now.step, total)
+        if self.now.step != self.resumed_at:
+            self.report_plan()
+        is_due = self.checkpointer.is_due(self.now, self.progress, by_clock=due_by_clock)
+        if self.now.is_unsaved and (is_due or stop):
+            self.write_checkpoint()
+        if stop and not self.now.reason_to_stop:
+            resume = resume_command(self.context.name)
+            raise Interrupted(f"stopped at step {self.now.step}, saved; resume with: {resume}")
+        if is_evaluated:
+            self.stopwatch.lap(SAMPLING)
+
+    def evaluate(self) -> bool:
+        """If an evaluation is due, compute the val loss, and draw a sample; else return False."""
+        now = self.now
+        if not self.is_due(self.config.eval_every) and self.progress.pending is None:
+            return False
+        check_equal(self.update.model, now.step, self.context.ranks)
+        try:
+            part_done = self.schedule.part_done(now.step)
+            evaluation = self.evaluator.evaluate(now.step, part_done, self.progress)
+        except Stopped:  # the next resume repeats the evaluation
+            self.progress.pending, now.metrics = now.metrics, {}
+            return False
+        self.progress = evaluation.progress
+        now.metrics = now.metrics | evaluation.losses
+        now.is_best, now.reason_to_stop = evaluation.is_best, evaluation.reason_to_stop
+        if warning := overfit_warning(self.progress):
+            self.notify(now.step, warning)
+        text = self.evaluator.sample(now.step) if self.callbacks else ""
+        for callback in self.callbacks:
+            if text:
+                callback.on_sample(now.step, text)
+            callback.on_evaluation(now.step, evaluation.losses, now.is_best)
+        return True
+
+    def agree(self) -> tuple[bool, bool, int]:
+        """Return whether to stop, whether to save by the clock, and a new total of steps, or 0.
+
+        These depend on signals and clocks, so the ranks exchange them and return the same values.
+        """
+        stop, due, total = self.context.should_stop(), False, 0
+        if self.context.ranks.rank == 0:
+            due, total = self.checkpointer.is_due_by_clock(), self.new_total()
+        # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
+        stops, dues, total = map(int, self.context.ranks.sum([stop, due, total]))
+        return stops > 0, dues > 0, total
+
+    def new_total(self) -> int:
+        """Return how many steps the whole run has time for; 0 to keep the plan."""
+        step, planned, used_s = self.now.step, self.schedule.steps, self.budget.used_s
+        is_repeated = step <= self.furthest_step
+        self.furthest_step = max(step, self.furthest_step)
+        if is_repeated or step >= planned or used_s < self.next_check_s:
+            return 0
+        self.next_check_s = used_s + CHECK_PART * self.budget.given_s
+        self.stopwatch.settle()
+        # at the end, the best checkpoint is scored, too, unless the last step is the best
+        whole_splits = 1 if self.progress.since_best == 0 else 2
+        total = self.budget.total_steps(self.config, self.schedule, step, whole_splits)
+        return total if abs(total - planned) > TOLERANCE * (planned - step) else 0
+
+    def report_plan(self) -> None:
+        """If a plan of the total number of steps was made at this step, notify the callbacks."""
+        if steps := self.schedule.plan_at(self.now.step):
+            for callback in self.callbacks:
+                callback.on_plan(self.now.step, steps)
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of this step, and pass its path to the callbacks."""
+        self.progress.elapsed_s = self.elapsed_s()
+        for callback in self.callbacks:
+            callback.before_checkpoint()
+        path = self.checkpointer.save(self.now, self.progress)
+        self.now.is_unsaved = False
+        for callback in self.callbacks:
+            callback.on_checkpoint(self.now.step, path, self.now.is_best)
+
+    def roll_back(self, reason: str) -> str:
+        """Load the last checkpoint; halve the learning rates from there on; return a notice."""
+        message = f"rolled back from step {self.now.step}: {reason}"
+        step, self.progress = restore_last(self.context, self.update, self.progress.scale, reason)
+        self.now = CurrentStep(step)
+        self.schedule.lr_scale = self.progress.scale
+        self.resumed_at = self.checkpointer.saved_at_step = step
+        return f"{message}; learning rates x {self.progress.scale:g} from here"
+
+    def finish(self) -> Outcome:
+        """Pass the outcome of the run, and the model, to the callbacks; return the outcome."""
+        outcome = self.evaluator.outcome(self.now, self.progress)
+        for callback in self.callbacks:
+            callback.on_end(outcome, self.update.model)
+        return outcome
 
     def elapsed_s(self) -> float:
         """Return the seconds of training over all resumes, without the time between resumes."""
         return self.context.clock() - self.run_began
 
-    def fit(self) -> Outcome:
-        """Train to the last step or an early stop; after a divergence, roll back and continue."""
-        while True:
-            self.callbacks = self.open_callbacks()
-            try:
-                self.start()
-                while not self.evaluator.reason_to_stop:
-                    self.take_step()
-                    self.do_what_is_due()
-                return self.context.ranks.broadcast(self.finish)
-            except Diverged as error:
-                self.roll_back(str(error))
-            finally:
-                while self.callbacks:  # break reference cycles, so that memory is freed at once
-                    self.callbacks.pop().close()
+    def notify(self, step: int, text: str) -> None:
+        """Log `text` as a warning, and pass it to the callbacks."""
+        log.warning("%s", text)
+        for callback in self.callbacks:
+            callback.on_notice(step, text)
 
     def open_callbacks(self) -> list[Callback]:
         """Open and return the callbacks on rank 0; return an empty list on other ranks."""
         if self.context.ranks.rank > 0:
             return []
-        folder, is_pending = self.context.folder, self.evaluator.progress.pending is not None
+        folder, is_pending = self.context.folder, self.progress.pending is not None
         if self.resumed_at is not None:
             delete_records_after(folder, self.resumed_at, pending=is_pending)
         next_step = None if self.resumed_at is None else self.resumed_at + (not is_pending)
@@ -81,168 +248,3 @@ class Trainer:
         if self.on_event:
             callbacks.append(EventFunction(self.on_event))
         return callbacks
-
-    def start(self) -> None:
-        """Save changed settings; evaluate a new run, or repeat an interrupted evaluation."""
-        self.stopwatch.start()
-        if self.rollback_notice:
-            self.notify(self.step, self.rollback_notice)
-        if self.is_unsaved:  # a resume changed settings, or a rollback halved the learning rates
-            self.report_plan()
-            self.write_checkpoint()
-        pending = self.evaluator.progress.pending
-        if self.resumed_at is None or pending is not None:
-            self.metrics = pending or {}
-            self.is_unsaved = True
-            self.do_what_is_due()
-
-    def take_step(self) -> None:
-        """Update the weights once; if metrics are due, set `self.metrics`."""
-        T = self.schedule.shape(self.step)[1]
-        if not self.unread:
-            self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
-        self.unread.append(self.update(self.step))
-        self.step += 1
-        self.is_unsaved = True
-        self.metrics = {}
-        self.evaluator.is_best = False
-        self.evaluator.progress.val_loss = None  # unknown for the new weights
-        count, results = len(self.unread), self.read_due_results()
-        if not self.unread:
-            self.timed_s += self.stopwatch.lap(T, count)
-        self.timed_characters += self.schedule.batch_size * self.schedule.T
-        for callback in self.callbacks:
-            callback.on_step(self.step)
-        if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
-            pace = round(self.timed_characters / max(self.timed_s, MIN_STEP_S), 1)
-            lr, passes = self.schedule.lr(self.step - 1), self.evaluator.passes(self.step)
-            self.metrics = results | {"lr": lr, "chars_per_s": pace, "passes": passes}
-            self.timed_characters, self.timed_s = 0, 0.0
-
-    def read_due_results(self) -> dict[str, float]:
-        """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
-        periods = (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
-        is_needed = self.schedule.plan_at(self.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` decides
-        if len(self.unread) < self.update.max_unread and not (is_needed or stops):
-            return {}
-        progress = self.evaluator.progress
-        results = read_results(self.update, self.unread, self.step, progress, self.notify)
-        self.unread.clear()
-        return results
-
-    def is_due(self, every: int | str) -> bool:
-        """Return whether an event with the period `every` is due; False for a period in minutes."""
-        return "min" not in str(every) and self.schedule.is_due(self.step, every)
-
-    def evaluate(self) -> bool:
-        """If an evaluation is due, compute the val loss, and draw a sample; else return False."""
-        if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
-            return False
-        check_equal(self.update.model, self.step, self.context.ranks)
-        try:
-            losses = self.evaluator.evaluate(self.step, self.schedule.part_done(self.step))
-        except Stopped:  # the next resume repeats the evaluation
-            self.evaluator.progress.pending = self.metrics
-            self.metrics = {}
-            return False
-        self.metrics |= losses
-        if warning := self.evaluator.progress.overfit_warning():
-            self.notify(self.step, warning)
-        text = self.evaluator.sample(self.step) if self.callbacks else ""
-        for callback in self.callbacks:
-            if text:
-                callback.on_sample(self.step, text)
-            callback.on_evaluation(self.step, losses, self.evaluator.is_best)
-        return True
-
-    def do_what_is_due(self) -> None:
-        """Evaluate, log, plan and save, each only if due. If a stop is requested, save and stop."""
-        is_evaluated = self.evaluate()
-        if self.metrics:
-            for callback in self.callbacks:
-                callback.on_metrics(self.step, self.metrics)
-        if self.unread:  # plans, checkpoints and stops wait until the results are read
-            return
-        stop, due_by_clock, total = self.agree()
-        self.replan(total)
-        self.save(due_by_clock, stop)
-        if stop and not self.evaluator.reason_to_stop:
-            resume = command("train", "--resume", self.context.name)
-            raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
-        if is_evaluated:
-            self.stopwatch.lap(SAMPLING)
-
-    def agree(self) -> tuple[bool, bool, int]:
-        """Return decisions that depend on signals or clocks, the same on all ranks.
-
-        The decisions are: whether to stop, whether a checkpoint is due by the clock, and the new
-        number of steps of the whole run, which is 0 if the plan does not change.
-        """
-        stop, due, total = self.context.should_stop(), False, 0
-        if self.context.ranks.rank == 0:
-            due = self.checkpointer.is_due_by_clock()
-            if self.step > self.furthest_step:
-                # at the end, the best checkpoint is scored, too, unless the last step is the best
-                whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
-                total = self.budget.new_total(self.schedule, self.step, whole_splits) or 0
-        # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
-        stops, dues, total = map(int, self.context.ranks.sum([stop, due, total]))
-        return stops > 0, dues > 0, total
-
-    def save(self, due_by_clock: bool, stop: bool) -> None:
-        """Save a checkpoint if one is due or outdated, at a `stop`, or at the best or last step."""
-        is_stable = not self.evaluator.progress.skipped_in_a_row  # no checkpoint is due otherwise
-        is_due = is_stable and (due_by_clock or self.is_due(self.config.checkpoint_every))
-        is_outdated = self.checkpointer.saved_at_step == self.step  # saved without this evaluation
-        is_last_or_best = self.evaluator.reason_to_stop or self.evaluator.is_best
-        if self.is_unsaved and (is_due or is_outdated or is_last_or_best or stop):
-            self.write_checkpoint()
-
-    def replan(self, total: int) -> None:
-        """If `total` > 0, plan `total` steps for the whole run. Report this step's plan, if any."""
-        self.furthest_step = max(self.furthest_step, self.step)
-        if total:
-            self.schedule.replan(self.step, total)
-        if self.step != self.resumed_at:
-            self.report_plan()
-
-    def report_plan(self) -> None:
-        """If a plan of the total number of steps was made at this step, notify the callbacks."""
-        if steps := self.schedule.plan_at(self.step):
-            for callback in self.callbacks:
-                callback.on_plan(self.step, steps)
-
-    def write_checkpoint(self) -> None:
-        """Write a checkpoint of this step, and pass its path to the callbacks."""
-        progress, is_finished = self.evaluator.progress, bool(self.evaluator.reason_to_stop)
-        progress.elapsed_s = self.elapsed_s()
-        for callback in self.callbacks:
-            callback.before_checkpoint()
-        path = self.checkpointer.save(self.step, progress, is_finished)
-        self.is_unsaved = False
-        for callback in self.callbacks:
-            callback.on_checkpoint(self.step, path, self.evaluator.is_best)
-
-    def finish(self) -> Outcome:
-        """Pass the outcome of the run, and the model, to the callbacks; return the outcome."""
-        outcome = self.evaluator.outcome(self.step, self.metrics)
-        for callback in self.callbacks:
-            callback.on_end(outcome, self.update.model)
-        return outcome
-
-    def notify(self, step: int, text: str) -> None:
-        """Log `text` as a warning, and pass it to the callbacks."""
-        log.warning("%s", text)
-        for callback in self.callbacks:
-            callback.on_notice(step, text)
-
-    def roll_back(self, reason: str) -> None:
-        """Load the last checkpoint, and halve the learning rates from there on."""
-        message = f"rolled back from step {self.step}: {reason}"
-        self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
-        self.evaluator.restart(progress)
-        self.resumed_at = self.checkpointer.saved_at_step = self.step
-        self.unread = []
-        self.is_unsaved = True
-        self.rollback_notice = f"{message}; learning rates x {progress.scale:g} from here"

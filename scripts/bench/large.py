@@ -108,7 +108,7 @@ def _parts(name: str, precision: str, V: int) -> dict[str, Callable[[], object]]
     ids = (V * np.random.default_rng(1).random(10**6) ** 4).astype(np.uint16)
     model = GPT(config.model, V)
     step = TrainStep(config, model, CPU, SINGLE, ids)
-    x, y = step.draw_batch(0)
+    x, y, _ = step.draw(0)
     hidden = torch.randn(*x.shape, config.model.C, requires_grad=True)
 
     def head() -> None:

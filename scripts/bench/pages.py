@@ -22,7 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from bench.frame import GPT, SHAPES, untrained_run
 from gpt import api
-from gpt.api.new_run import read_text
+from gpt.api.run_text import read_text
 
 TIMEOUT_S = 600  # longest time of a request
 WIDTHS = (1280, 360)  # of the window, in px

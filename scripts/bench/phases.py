@@ -15,17 +15,17 @@ import typer
 
 # functions whose time is measured, without the time of others of this list that they call
 PHASES = {
-    "read the text": "gpt.api.new_run:encode_sources",
-    "make the model": "gpt.training.run_state:initial_model",
+    "read the text": "gpt.api.run_text:encode_sources",
+    "make the model": "gpt.training.start:initial_model",
     "start the device": "gpt.training.start:select_device",
     "compile": "gpt.training.step:compile_model",
     "steps": "gpt.training.step:TrainStep.__call__",
-    "wait for results": "gpt.training.trainer:read_results",
+    "wait for results": "gpt.training.step:TrainStep.read",
     "evaluations": "gpt.training.evaluator:evaluate_each",
     "samples": "gpt.training.evaluator:generate_text",
     "checkpoints": "gpt.training.checkpointer:Checkpointer.save",
     "baselines": "gpt.evaluation.baselines:trigram_bits_per_character",
-    "pictures": "gpt.api.extras:draw_attention",
+    "pictures": "gpt.training.tensorboard:TensorBoard.on_end",
     "last sample": "gpt.cli.train:_print_outcome",
 }
 

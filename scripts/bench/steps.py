@@ -20,11 +20,11 @@ from gpt.model import transformer
 from gpt.model.ensemble import make_model
 from gpt.reading.sources import open_source
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.training.backward_kinds import WorkerBackward
-from gpt.training.build_step import build_step
+from gpt.training.members import build_step
 from gpt.training.memory_estimate import HOST_PARTS, training_bytes
 from gpt.training.optimizer import Muon, make_optimizers
 from gpt.training.step import TrainStep
+from gpt.training.workers import WorkerBackward
 
 V = 65  # characters of tinyshakespeare
 PRODUCTS = [(4096, 384, 1536), (4096, 1024, 1024), (2048, 2048, 2048)]  # rows, inner, columns

@@ -1,4 +1,4 @@
-"""Update the weights of a model, or of each member of an ensemble."""
+"""The members of an ensemble, and the choice of the step: TrainStep or EnsembleStep."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -7,20 +7,17 @@ from typing import Any
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import compile_mode, computing_with, set_threads_here
+from gpt.device import computing_with, set_threads_here
 from gpt.distributed import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids
-from gpt.training.backward_kinds import supports_threads, threads_each
+from gpt.training.compiled import compile_mode
 from gpt.training.schedule import Schedule
 from gpt.training.step import MAX_UNREAD_STEPS, StepResult, TrainStep, join_tensors, split_tensors
-
-# Shortest run that torch.compile makes faster: in seconds, and in float operations on an H100.
-# Compiling takes 17 s for each batch shape, and halves the time of a step.
-MIN_COMPILED_S, MIN_COMPILED_OPERATIONS = 180, 3e15
+from gpt.training.workers import supports_threads, threads_each
 
 
 class EnsembleStep:
@@ -50,20 +47,20 @@ class EnsembleStep:
         if self.device.type == "cuda":
             self.streams = [torch.cuda.Stream(self.device) for _ in members]  # type: ignore[no-untyped-call]
 
-    def __call__(self, step: int) -> StepResult:
+    def __call__(self, step: int, is_probe: bool = False) -> StepResult:
         """Update each of the K members; return their losses and gradient norms, (K,) each."""
         shape = 2, len(self.members)
         losses, norms = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
 
         def update(m: int) -> None:
-            losses[m], norms[m] = self.members[m](step)
+            losses[m], norms[m] = self.members[m](step, is_probe)
 
         self._for_each_member(update)
         return losses, norms
 
     def probe(self, step: int) -> None:
         """Start to compute `step` without changing weights; see `TrainStep.probe`."""
-        self._for_each_member(lambda m: self.members[m].probe(step))
+        self(step, is_probe=True)
         self._finish()
 
     def use_schedule(self, schedule: Schedule) -> None:
@@ -143,24 +140,6 @@ def build_step(
             members.append(TrainStep(own, member, device, ranks, ids))
     side_by_side = supports_threads(config, device, ranks)
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
-
-
-def with_compile_choice(config: Config, model: LanguageModel, device: torch.device) -> Config:
-    """Return `config`, with `train.compile` off instead of auto if compiling would not save time.
-
-    A new run saves this choice in its config, and a resume for more steps keeps it. Without CUDA,
-    or with `train.plans` (the config repeats another run), `config` is unchanged. Training is
-    assumed to take six float operations for each parameter and character (arXiv:2001.08361).
-    """
-    if compile_mode(config.train.compile, device) != "auto" or config.train.plans:
-        return config
-    if config.train.minutes is not None:  # `train.steps` is not planned yet
-        is_short = 60 * config.train.minutes < MIN_COMPILED_S
-    else:
-        parameters = sum(parameter.numel() for parameter in members_of(model)[0].parameters())
-        characters = config.train.steps * config.train.batch_size * config.model.T
-        is_short = 6 * parameters * characters < MIN_COMPILED_OPERATIONS
-    return config.changed(train={"compile": "off"}) if is_short else config
 
 
 def computed_with(update: Update) -> dict[str, str | int]:
