@@ -390,7 +390,7 @@ def test_minutes_on_the_command_line(gpt, text_file):
         assert (code, "expected either --minutes or train.steps" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "r")
     assert (code, "r is finished" in err) == (2, True)
-    assert "--minutes N, or --set train.steps=6" in err
+    assert "--minutes 5, or --set train.steps=6" in err
     code, out, err = gpt("train", "--resume", "r", "--set", "train.steps=6", "--json")
     assert (code, json.loads(out)["step"]) == (0, 6), err
     resumed = load_config("r/config.yaml").train
