@@ -103,8 +103,9 @@ def command(*words: str) -> str:
 
 def resume_command(run: Path | str) -> str:
     """Return the command that resumes `run`; if Python called gpt, the call of `gpt.resume`."""
-    name = str(run)
-    return command("train", "--resume", name) if _is_command_line() else f"gpt.resume({name!r})"
+    if not _is_command_line():
+        return f"gpt.resume({json.dumps(str(run), ensure_ascii=False)})"
+    return command("train", "--resume", str(run))
 
 
 def arguments(*names: str, **values: object) -> str:

@@ -189,7 +189,7 @@ def test_lines_can_be_held_out():
     content = "".join(f"{i:04}\n" for i in range(500)).encode()
     whole = load(content, documents="lines")
     assert whole.sha256 == hashlib.sha256(content).hexdigest()
-    with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, so each line"):
+    with pytest.raises(TextError, match=r"got 1; use .*data\.documents=lines.*, so each line"):
         load(content, split="documents")
     corpus = load(content, split="documents", documents="lines")
     train, val = (corpus.vocabulary.decode(ids).splitlines() for ids in (corpus.train, corpus.val))
@@ -339,7 +339,7 @@ def test_a_short_text_is_told_the_number_of_characters_that_are_needed(T, fracti
 def test_T_must_fit_into_the_shorter_split(gpt):
     corpus = load(b"ab" * 555)  # 999 train, 111 val
     with pytest.raises(
-        TextError, match=r"\(111 char.* model\.T = 111; .*, or model\.T=110 or less"
+        TextError, match=r"\(111 char.* model\.T = 111; .*, or .*model\.T=110.* or less"
     ):
         corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))

@@ -326,8 +326,8 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(text_file, caplog):
     whole = {f"data.{name}": value for name, value in lines.items()} | {"data.val_fraction": 0.2}
     package.train(text=text_file, settings=few | whole, run_dir="lines")
     assert told(run="lines", val_fraction=0.2, **lines) == ""
-    assert told(run="lines", val_fraction=0.1, **lines).endswith('data.val_fraction=0.2"]')
-    assert told(7, "lines", val_fraction=0.2, **lines).endswith('seed=1337"]')
+    assert told(run="lines", val_fraction=0.1, **lines).endswith('"data.val_fraction=0.2"]')
+    assert told(7, "lines", val_fraction=0.2, **lines).endswith('"seed=1337"]')
 
 
 def test_the_command_tells_what_is_new_and_the_loss_before_training(runs, gpt):

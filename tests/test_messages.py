@@ -35,7 +35,7 @@ def evaluate(text: str, **options: object) -> object:
             lambda: package.train(run_dir="a run"),
             "resume it by gpt train --resume 'a run', replace it by --overwrite, or choose another "
             "--run-dir",
-            "resume it by gpt.resume('a run'), replace it by overwrite=True, or choose another "
+            'resume it by gpt.resume("a run"), replace it by overwrite=True, or choose another '
             "run_dir",
         ),
         (
