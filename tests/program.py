@@ -1,6 +1,7 @@
 """`gpt ARGUMENTS...` as the tests start it: `precision: auto` means what the tests say."""
 
 import os
+import sys
 
 AUTO_PRECISION = "GPT_TESTS_AUTO_PRECISION"  # bf16, fp32, or nothing: what this CPU does best
 
@@ -17,7 +18,9 @@ def set_auto_precision() -> None:
 
 
 if __name__ == "__main__":
+    import gpt.__main__
     from gpt.__main__ import main
 
+    sys.argv[0] = gpt.__main__.__file__  # as `python -m gpt`, so that messages name options
     set_auto_precision()
     main()

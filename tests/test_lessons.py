@@ -220,7 +220,7 @@ LEFT_OUT = {  # {0}: val loss, the mean of three seeds
 
 @pytest.mark.parametrize("part", LEFT_OUT)
 def test_what_the_recipe_brings_is_in_the_record_of_experiments(part):
-    """Any row that held both figures, in either order, would do; the loss with all parts was not compared."""
+    """Bug: any row with both figures passed, and the loss with all parts was not compared."""
     record = Path(__file__).parents[1].joinpath("scripts", "experiments.md").read_text("utf-8")
     figure = re.search(re.escape(part) + r"\s+(\d\.\d{3})", printed("recipe"))
     loss = figure[1] if part and figure else "1.877"
