@@ -69,7 +69,7 @@ def test_the_linear_layer_with_relu_is_that_of_two_operations(monkeypatch):
 
 @pytest.mark.parametrize("skips", [None, [False, True, False, False]])
 def test_adamw_without_its_kernel_is_adamw_with_it(monkeypatch, skips):
-    """Where an update is skipped, its gradient is NaN."""
+    """Check that a skipped update with NaN as its gradient changes nothing."""
     tensors = []
     for has_kernel in (True, False):
         if not has_kernel:

@@ -18,7 +18,7 @@ class Period:
     """How often an event occurs, such as an evaluation. Exactly one of the fields is set."""
 
     steps: int | None = None
-    percent: Decimal | None = None  # of the run; keeps the zeros in `2.50 %`
+    percent: Decimal | None = None  # part of the run; Decimal keeps the zeros in `2.50 %`
     minutes: int | None = None
 
 

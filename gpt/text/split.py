@@ -1,4 +1,4 @@
-"""Where the train split of a text ends and its val split begins.
+"""Divide a text into a train split and a val split.
 
 - By default, the last `data.val_fraction` of the characters are val.
 - With `data.split=documents`, val is whole documents, which the seed selects.

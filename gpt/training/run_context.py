@@ -1,4 +1,4 @@
-"""What all parts of training need of a run, and its outcome."""
+"""Settings, text, folder and clock of a run, for all parts of training; and its outcome."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

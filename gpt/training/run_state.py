@@ -75,7 +75,7 @@ class CurrentStep:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """What a new or resumed run starts from."""
+    """State from which a new or resumed run trains."""
 
     config: Config  # settings for the training that follows
     step: int  # number of steps done

@@ -27,7 +27,7 @@ from gpt.training.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY = Period(steps=10)  # of the train loss; evaluations record it, too
+LOG_EVERY = Period(steps=10)  # between two records of the train loss
 CHECK_PART = 0.02  # time between checks of the plan, as a fraction of the command's time
 TOLERANCE = 0.03  # a larger error, as a fraction of the remaining steps, changes the plan
 
