@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.device import has_fast_bf16
-
 EPSILON = 1e-8  # AdamW: added to the root of the running mean square, so that it is not zero
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return relu(x @ weight.T + bias)."""
-    if _is_eager_bf16(x) and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if _is_eager_bf16(x) and _onednn_has_bf16():
         # oneDNN multiplies, adds the bias and applies ReLU in one pass instead of three
         fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu", [], "")
         return fused
@@ -24,9 +22,14 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _is_eager_bf16(x: Tensor) -> bool:
-    """Return whether oneDNN multiplies `x` in bfloat16, outside compiled code."""
-    is_eager_bf16 = x.is_cpu and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling()
-    return is_eager_bf16 and has_fast_bf16(x.device)
+    return x.is_cpu and x.dtype == torch.bfloat16 and not torch.compiler.is_compiling()
+
+
+def _onednn_has_bf16() -> bool:
+    """Return whether oneDNN multiplies bfloat16 on this CPU (with AVX2 only, it does not)."""
+    names = ("_linear_pointwise", "_is_mkldnn_bf16_supported")
+    has_operators = all(hasattr(torch.ops.mkldnn, name) for name in names)
+    return has_operators and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def adamw_(

@@ -17,6 +17,7 @@ from tests.pretend import two_gpus
 PACKAGE = Path(__file__).parents[1] / "gpt"
 IN_TORCH_PRIVATE = {
     "torch.ops.mkldnn._linear_pointwise",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported",
     "torch._fused_adamw_",
     "torch._C._cuda_clearCublasWorkspaces",
 }
@@ -62,9 +63,18 @@ def test_the_linear_layer_with_relu_is_that_of_two_operations(monkeypatch):
     results = []
     for is_private in (True, False):
         monkeypatch.setattr(torch_private, "_is_eager_bf16", lambda x, own=is_private: own)
+        monkeypatch.setattr(torch_private, "_onednn_has_bf16", lambda: True)
         results.append(torch_private.linear_relu(x, weight, bias))
     assert (results[0] == 0).any()
     torch.testing.assert_close(*results)
+
+
+def test_bfloat16_needs_no_bfloat16_of_onednn():
+    """On a CPU with AVX2 only, oneDNN's operator raised an error: it has no bfloat16 there."""
+    x, weight, bias = drawn(3, 7, 13, seed=1), drawn(11, 13, seed=2), drawn(11, seed=3)
+    result = torch_private.linear_relu(*(t.bfloat16() for t in (x, weight, bias)))
+    expected = (x @ weight.T + bias).relu()
+    torch.testing.assert_close(result.float(), expected, atol=0.05, rtol=0.02)
 
 
 @pytest.mark.parametrize("skips", [None, [False, True, False, False]])
