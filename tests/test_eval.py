@@ -12,12 +12,12 @@ import scipy.signal
 import torch
 
 from gpt import api
+from gpt.evaluation import windows
 from gpt.evaluation.intervals import BlockSums, mean_interval
 from gpt.evaluation.loss import evaluate, evaluate_each
 from gpt.evaluation.scored_text import score_text
 from gpt.inspection.report_views import report_tables
 from gpt.model.transformer import GPT
-from gpt.text import batches
 from gpt.text.corpus import Corpus
 from tests.conftest import PANGRAM, small
 from tests.test_model import TEXTBOOK, config, gpt2_of, shaken
@@ -209,7 +209,7 @@ def model(corpus: Corpus) -> GPT:
 @pytest.mark.parametrize("characters", [1, 13, 97, 500, 10**9])
 def test_a_part_of_the_text_is_scored_as_in_the_whole(corpus, model, monkeypatch, characters):
     """The oracle scores one window after another, and then selects evenly spread windows."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 3 * 13)
+    monkeypatch.setattr(windows, "EVAL_CHARACTERS", 3 * 13)
     T, ids = 13, corpus.ids[:501]
     losses = []
     for start in range(0, len(ids) - 1, T):

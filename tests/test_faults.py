@@ -26,13 +26,13 @@ import gpt
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, Interrupted, TrainingError, Unreadable, UsageError
+from gpt.evaluation import windows
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.folder import make_numbered
 from gpt.runs.format import TrainingState, step_folder
 from gpt.runs.lock import LOCK
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
-from gpt.text import batches
 from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
@@ -184,7 +184,7 @@ def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
 
 def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus, monkeypatch):
     """It once waited for the evaluation's end: minutes, on a large text."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)  # the val split is many batches
+    monkeypatch.setattr(windows, "EVAL_CHARACTERS", 26)  # the val split is many batches
     config = small(train__eval_every=11)
     train_run(config, corpus, Path("uninterrupted"))
 

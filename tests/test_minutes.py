@@ -16,10 +16,10 @@ from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import Interrupted, UsageError
+from gpt.evaluation import windows
 from gpt.model.transformer import GPT
 from gpt.recipe.dry_run import estimate_run
 from gpt.runs.read import read_summary
-from gpt.text import batches
 from gpt.text.corpus import Corpus
 from gpt.training import time_budget
 from gpt.training.run_context import Outcome
@@ -132,7 +132,7 @@ def test_short_and_long_windows_have_a_pace_each(corpus):
 
 def test_time_for_the_last_evaluation_is_left(corpus, monkeypatch):
     """It takes 8 s of 60 here, for 20 windows: those on the way are on a part of the val split."""
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
+    monkeypatch.setattr(windows, "EVAL_CHARACTERS", 12)
     monkeypatch.setattr(time_budget, "MIN_EVAL_CHARACTERS", 12)
     machine = Machine(even, window_s=0.4)
     run_on(machine, timed(), corpus, "r")

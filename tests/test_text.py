@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from gpt.distributed import SINGLE
 from gpt.errors import TextError
+from gpt.evaluation.windows import scored_windows
 from gpt.model.transformer import GPT
 from gpt.reading.named import TINYSHAKESPEARE, Download, locate
 from gpt.reading.sources import open_source
 from gpt.seeds import random_stream
 from gpt.terminal import visible
-from gpt.text.batches import batch, scored_windows, shuffled, token_dropout
+from gpt.text.batches import batch, shuffled, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import MASKED
 from gpt.training.members import build_step
@@ -110,7 +111,7 @@ def test_any_window_stands_at_any_place_of_a_pass_as_often():
 def test_windows_score_each_character_but_the_first_once(n, T, B):
     ids = np.arange(n, dtype=np.uint16)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpt.text.batches.EVAL_CHARACTERS", B * T)
+        patch.setattr("gpt.evaluation.windows.EVAL_CHARACTERS", B * T)
         windows = list(scored_windows(ids, T))
     assert np.concatenate([y.flatten() for _, y in windows]).tolist() == list(range(1, n))
     for x, y in windows:

@@ -21,17 +21,18 @@ from gpt.config.load import load_config
 from gpt.device import autocast, select_precision
 from gpt.distributed import SINGLE
 from gpt.errors import DeviceError, TrainingError, UsageError
+from gpt.evaluation import windows
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
-from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import load_corpus
 from gpt.training import workers
 from gpt.training.members import build_step
+from gpt.training.rollback import is_failure
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
@@ -239,7 +240,7 @@ def test_val_loss_scores_each_character_from_those_before_it_in_its_window(corpu
 
 
 def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(corpus, set_threads, monkeypatch):
-    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 2 * 13)
+    monkeypatch.setattr(windows, "EVAL_CHARACTERS", 2 * 13)
     model = GPT(small().model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
     scored = []
@@ -345,7 +346,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(corpus, gr
     loss, norm = (result.item() for result in step(1))
     hook.remove()
     assert not math.isfinite(norm)
-    assert not step.scaler.is_failure(loss, norm), "the scaler finds its scale"
+    assert not is_failure(step.scaler, loss, norm), "the scaler finds its scale"
     assert all(p.equal(before[name]) for name, p in model.named_parameters())
     after = step.state_dict()
     assert all((kept[name] == array).all() for name, array in after.tensors.items())

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from gpt.device import set_threads_here
 from gpt.distributed import SINGLE, Ranks
-from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
-from gpt.model.transformer import cross_entropy
-from gpt.text.batches import (
+from gpt.evaluation.windows import (
     ACCELERATOR_EVAL_CHARACTERS,
     EVAL_CHARACTERS,
     scored_windows,
     split_batches,
 )
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import cross_entropy
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 

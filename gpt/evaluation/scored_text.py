@@ -17,8 +17,9 @@ from gpt.errors import TextError
 from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.intervals import BlockSums
 from gpt.evaluation.loss import EVAL_LOGITS, Units, map_windows, scored_val, val_units
+from gpt.evaluation.windows import scored_windows, split_batches
 from gpt.model.ensemble import LanguageModel, members_of
-from gpt.text.batches import Batch, scored_windows, split_batches
+from gpt.text.batches import Batch
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 

@@ -17,12 +17,12 @@ from gpt.config.section import MAX_COUNT
 from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import ConfigError, Interrupted, counted
+from gpt.evaluation.windows import scored_windows
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_count
 from gpt.recipe import table
 from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
 from gpt.terminal import phase
-from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 from gpt.training.members import build_step

@@ -6,7 +6,6 @@ Checkpoints are written atomically, so that a reader never sees an incomplete on
 import hashlib
 import json
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -25,17 +24,14 @@ from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, Unreadable
 from gpt.files import naming, sync_folder, write_atomically, write_synced
 from gpt.runs import format as layout
-from gpt.runs.format import STEP_NAME, CheckpointData, TrainingState
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.prune import prune
 from gpt.runs.read import read_index
 from gpt.seeds import member_seed
 
-KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; the best is kept as well
-
 
 def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> None:
-    """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
-
-    The newest KEPT_CHECKPOINTS checkpoints, the best and the previous best are kept.
+    """Write a checkpoint to `checkpoints/step-N`, update the index, and `prune` old checkpoints.
 
     Raises:
         OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
@@ -66,8 +62,7 @@ def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> N
     contents[layout.MANIFEST] = manifest_of(contents)
     _write(layout.step_folder(folder, data.step), contents)
     write_index(folder, data)
-    newest = layout.steps_in(folder)[-KEPT_CHECKPOINTS:]
-    _prune(folder, {*newest, data.best_step, best_before})
+    prune(folder, {data.best_step, best_before})
 
 
 def write_config(run: Path, config: Config) -> None:
@@ -114,14 +109,6 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
-
-
-def _prune(folder: Path, kept: set[int | None]) -> None:
-    """Remove temporary folders, and all checkpoints except those of the steps in `kept`."""
-    for entry in folder.iterdir():
-        ours = re.fullmatch(rf"{STEP_NAME}|\.{STEP_NAME}\.(tmp|replaced)", entry.name)
-        if ours and not (ours[1] and int(ours[1]) in kept):
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def note_start(

@@ -1,7 +1,6 @@
 """Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written.
 
-`Checkpointer.is_due` explains when a checkpoint is due. `gpt.runs.write.write_checkpoint` removes
-old ones: it keeps the newest KEPT_CHECKPOINTS, the best and the previous best.
+`Checkpointer.is_due` explains when a checkpoint is due, and `gpt.runs.prune` which ones are kept.
 """
 
 import math

@@ -1,9 +1,10 @@
-"""Evaluate a model during training: val losses, samples, and the outcome at the end of a run."""
+"""Evaluate a model during training: val losses, the best step, early stopping, samples, outcome."""
 
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from gpt.config.train_config import TrainConfig
 from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -60,9 +61,9 @@ class Evaluator:
         # 2. compare the loss with earlier ones; decide whether training ends
         is_best, early, reason, best_val_loss = False, "", "", math.inf
         if step or train.init_from is not None:  # else the model is untrained: record no loss
-            progress = progress.with_loss(step, next(iter(losses.values())))
+            progress = with_loss(progress, step, next(iter(losses.values())))
             is_best = progress.since_best == 0
-            early = progress.early_stop(train)
+            early = early_stop(progress, train)
             reason = early or ("all steps done" if part_done == 1 else "")
         if part_done <= Fraction(1, 2):
             progress = replace(progress, middle_loss=progress.loss)
@@ -74,7 +75,7 @@ class Evaluator:
                 best_val_loss = losses["val_loss"] if is_best else self._score_best()
                 if not early and losses["val_loss"] < best_val_loss:  # the best on all of val
                     is_best, best_val_loss = True, losses["val_loss"]
-                    progress = progress.with_best(step)
+                    progress = with_best(progress, step)
         progress = replace(
             progress,
             val_loss=losses.get("val_loss"),
@@ -164,3 +165,28 @@ class Evaluator:
             return self._score(best.step, "val_loss", self.units.ids)["val_loss"]
         finally:
             self.model.load_state_dict(weights)
+
+
+def with_loss(progress: Progress, step: int, loss: float) -> Progress:
+    """Return `progress` after an evaluation of `step` with this `loss`, as a copy."""
+    after = replace(progress, loss=loss, since_best=progress.since_best + 1)
+    return with_best(after, step) if loss < progress.best_loss else after
+
+
+def with_best(progress: Progress, step: int) -> Progress:
+    """Return a copy of `progress` in which `step`, which was evaluated last, is the best step."""
+    return replace(progress, best_loss=progress.loss, best_step=step, since_best=0)
+
+
+def early_stop(progress: Progress, train: TrainConfig) -> str:
+    """Return why the settings `train` end training early; an empty string if they do not."""
+    target, patience = train.stop_at_val_loss, train.patience
+    if target is not None and progress.loss <= target:
+        part = " on a part of val" if train.eval_characters else ""
+        return f"val loss {progress.loss:.4f}{part} has reached train.stop_at_val_loss {target}"
+    if patience is not None and progress.since_best >= patience:
+        return (
+            f"the val loss has not improved since step {progress.best_step}, which is the "
+            f"checkpoint that `gpt sample` uses (train.patience {patience})"
+        )
+    return ""

@@ -1,6 +1,5 @@
 """float16: a loss multiplied by a large factor, so that small gradients are not rounded to 0."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,14 +35,10 @@ class LossScaler:
         if self.is_enabled:
             self.scaler.update(self.scaler.get_scale() if is_probe else None)
 
-    def is_failure(self, loss: float, norm: float) -> bool:
-        """Return whether the `loss` or the gradient's `norm` of a step is NaN or infinite.
-
-        In float16, gradients overflow until GradScaler has lowered its factor far enough. Until
-        then, ignore `norm`.
-        """
-        may_overflow = self.is_enabled and self.scaler.get_scale() >= 1
-        return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))
+    @property
+    def may_overflow(self) -> bool:
+        """Whether gradients may overflow, until GradScaler has lowered its factor far enough."""
+        return self.is_enabled and bool(self.scaler.get_scale() >= 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of GradScaler: an empty dict unless the precision is float16."""

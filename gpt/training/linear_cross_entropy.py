@@ -9,8 +9,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpt.distributed import SINGLE, Ranks
+from gpt.model.transformer import LARGE_VOCABULARY
+
 LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into the cache
 ACCELERATOR_LOGITS_AT_ONCE = 2**24  # as LOGITS_AT_ONCE; fewer would not keep a GPU busy
+
+
+def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
+    """Return whether training uses `linear_cross_entropy`, for a vocabulary of `V` ids.
+
+    This is impossible with DDP, which wraps the whole forward pass.
+    """
+    return V >= LARGE_VOCABULARY and ranks.size == 1
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:

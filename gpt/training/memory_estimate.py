@@ -9,12 +9,11 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
 from gpt.distributed import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
+from gpt.evaluation.windows import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.memory import check_memory, free_bytes
 from gpt.model.attention import stores_weights
 from gpt.model.shapes import parameter_count
-from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
-from gpt.training.gradients import fuses_head
-from gpt.training.linear_cross_entropy import logits_at_once
+from gpt.training.linear_cross_entropy import fuses_head, logits_at_once
 from gpt.training.workers import supports_threads, windows_at_once, worker_count
 
 FLOAT_BYTES = 4  # bytes of a float32

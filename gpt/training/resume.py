@@ -10,6 +10,7 @@ from gpt.errors import CheckpointError, UsageError, arguments, command, setting_
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
+from gpt.training.evaluator import early_stop
 from gpt.training.first_plan import fitting_steps
 from gpt.training.members import Update, build_step, computed_with
 from gpt.training.run_context import RunContext
@@ -112,7 +113,7 @@ def _check_not_finished(
     context: RunContext, step: int, progress: Progress, *, extend: bool
 ) -> None:
     train = context.config.train
-    if progress.ended and (reason := progress.early_stop(train)):
+    if progress.ended and (reason := early_stop(progress, train)):
         advice = setting_arguments("train.stop_at_val_loss=null", "train.patience=null")
     elif extend and step >= (train.max_steps or math.inf):
         reason = f"train.max_steps {train.max_steps}"

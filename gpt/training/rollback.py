@@ -1,16 +1,18 @@
-"""Handle steps with NaN: skip them; after several in a row, roll the run back.
+"""Handle steps with NaN: count those that were skipped; after several in a row, roll the run back.
 
-A step diverges if its loss or its gradient is NaN or infinite. Such a step is skipped, in an
-ensemble only by the affected members. After MAX_SKIPPED_STEPS in a row, the run rolls back to its
+A step diverges if its loss or its gradient is NaN or infinite. `TrainStep.update` skips such a
+step, in an ensemble only for the affected members. After MAX_SKIPPED_STEPS in a row, the run rolls back to its
 last checkpoint and continues with half the learning rates.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from gpt.errors import TrainingError, setting_arguments
 from gpt.runs.recovery import recover
 from gpt.runs.weights import load_weights
+from gpt.training.float16 import LossScaler
 from gpt.training.members import Update
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress
@@ -38,7 +40,7 @@ def count_skipped(
     """
     for number, (losses, norms) in enumerate(results, step - len(results) + 1):
         results_of_members = zip(update.members, losses, norms, strict=True)
-        failures = [each.scaler.is_failure(loss, norm) for each, loss, norm in results_of_members]
+        failures = [is_failure(each.scaler, loss, norm) for each, loss, norm in results_of_members]
         if not any(failures):
             skipped = 0
             continue
@@ -51,6 +53,14 @@ def count_skipped(
         if skipped == MAX_SKIPPED_STEPS:
             raise Diverged(f"{reason}; {MAX_SKIPPED_STEPS} such steps in a row")
     return skipped
+
+
+def is_failure(scaler: LossScaler, loss: float, norm: float) -> bool:
+    """Return whether the `loss` or the gradient's `norm` of a step is NaN or infinite.
+
+    While gradients of float16 may overflow, ignore `norm`.
+    """
+    return not (math.isfinite(loss) and (scaler.may_overflow or math.isfinite(norm)))
 
 
 def restore_last(

@@ -5,14 +5,13 @@ step.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from gpt.config.schema import Config
-from gpt.config.train_config import TrainConfig
 from gpt.training.members import Update
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
@@ -37,28 +36,6 @@ class Progress:
     skipped_in_a_row: NonNegativeInt = 0  # number of steps skipped since the last good step
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of all learning rates; see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
-
-    def with_loss(self, step: int, loss: float) -> "Progress":
-        """Return the progress after an evaluation of `step` with this `loss`, as a copy."""
-        after = replace(self, loss=loss, since_best=self.since_best + 1)
-        return after.with_best(step) if loss < self.best_loss else after
-
-    def with_best(self, step: int) -> "Progress":
-        """Return a copy in which `step`, which was evaluated last, is the best step."""
-        return replace(self, best_loss=self.loss, best_step=step, since_best=0)
-
-    def early_stop(self, train: TrainConfig) -> str:
-        """Return why the settings `train` end training early; an empty string if they do not."""
-        target, patience = train.stop_at_val_loss, train.patience
-        if target is not None and self.loss <= target:
-            part = " on a part of val" if train.eval_characters else ""
-            return f"val loss {self.loss:.4f}{part} has reached train.stop_at_val_loss {target}"
-        if patience is not None and self.since_best >= patience:
-            return (
-                f"the val loss has not improved since step {self.best_step}, which is the "
-                f"checkpoint that `gpt sample` uses (train.patience {patience})"
-            )
-        return ""
 
 
 @dataclass

@@ -17,9 +17,9 @@ from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
+from gpt.training.backward import Backward
 from gpt.training.compiled import compile_mode, compile_model
 from gpt.training.data_parallel import data_parallel
-from gpt.training.gradients import Backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
 from gpt.training.workers import WorkerBackward

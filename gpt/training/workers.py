@@ -10,7 +10,7 @@ from gpt.config.schema import Config
 from gpt.device import set_threads_here
 from gpt.distributed import SINGLE, Ranks
 from gpt.model.transformer import GPT
-from gpt.training.gradients import Backward, divide
+from gpt.training.backward import Backward, divide
 
 # How many numbers of the residual stream (B x T x C) a CPU thread processes at a time. They take
 # 4 MB, and the MLP's activations take 16 MB. malloc returns blocks above 32 MB to the system, and

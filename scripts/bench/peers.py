@@ -26,7 +26,7 @@ SCORE = """
 import sys, torch
 sys.path.insert(0, ".")
 from model import GPT, GPTConfig
-from gpt.text.batches import scored_windows
+from gpt.evaluation.windows import scored_windows
 from gpt.text.corpus import load_corpus
 from gpt.reading.sources import open_source
 val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so nanoGPT's ids

@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpt.config.schema import Config
 from gpt.device import autocast, select_precision
-from gpt.distributed import SINGLE, Ranks
-from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
+from gpt.distributed import Ranks
+from gpt.model.transformer import GPT, cross_entropy
 from gpt.training.float16 import LossScaler
-from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.linear_cross_entropy import fuses_head, linear_cross_entropy
 
 
 class Backward:
@@ -77,11 +77,3 @@ def divide(x: Tensor, y: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
     There can be fewer parts than `count`: 4 windows in 3 parts become 2 and 2.
     """
     return [*zip(x.chunk(count), y.chunk(count), strict=True)]
-
-
-def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
-    """Return whether `linear_cross_entropy` computes head and loss, for a vocabulary of `V` ids.
-
-    This is impossible with DDP, which wraps the whole forward pass.
-    """
-    return V >= LARGE_VOCABULARY and ranks.size == 1
