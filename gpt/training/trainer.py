@@ -22,7 +22,7 @@ from gpt.training.evaluator import Evaluator
 from gpt.training.rollback import Diverged, count_skipped, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import CurrentStep, StartingPoint
-from gpt.training.stopwatch import SAMPLING, Pace
+from gpt.training.stopwatch import SAMPLING
 from gpt.training.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,6 @@ class Trainer:
         self.context, self.config, self.on_event = context, context.config.train, on_event
         self.update, self.schedule, self.budget = start.update, start.schedule, start.budget
         self.stopwatch = self.budget.stopwatch
-        self.pace = Pace(self.stopwatch, self.schedule.batch_size * self.schedule.T)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch)
         # the state of the run: what checkpoints store, and what belongs to the current step only
         self.progress, self.now = start.progress, CurrentStep(start.step)
@@ -84,8 +83,8 @@ class Trainer:
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `now.metrics`."""
         step, unread = self.now.step, self.now.unread
-        _, T = self.schedule.shape(step)
-        with self.pace.step(T, unread):
+        B, T = self.schedule.shape(step)
+        with self.stopwatch.step(T, unread):
             unread.append(self.update(step))
             self.now = CurrentStep(step + 1, unread)
             self.progress.val_loss = None  # unknown for the new weights
@@ -95,7 +94,7 @@ class Trainer:
         if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
             self.now.metrics = results | {
                 "lr": self.schedule.lr(step),
-                "chars_per_s": self.pace.newest(),
+                "chars_per_s": self.stopwatch.pace(B * T),
                 "passes": self.context.passes(self.now.step),
             }
 
