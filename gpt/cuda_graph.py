@@ -3,9 +3,9 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,47 +18,33 @@ EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured a
 _capturing = Lock()
 
 R = TypeVar("R")
-StepFunction = Callable[..., tuple[Tensor, Tensor]]
-
-
-def replayed_on_cuda(compute: StepFunction) -> StepFunction:
-    """Decorate `__call__` of a training step, so that `self.graph`, if any, replays its kernels.
-
-    The decorated method draws a batch, and computes with it. The graph contains only the second
-    part: the batch is drawn for each call and copied into the graph's tensors, and these are passed
-    to `compute`, which then draws nothing.
-    """
-
-    @wraps(compute)
-    def call(self: Any, step: int, is_probe: bool = False) -> tuple[Tensor, Tensor]:
-        if self.graph is None:
-            return compute(self, step, is_probe)
-        graph: StepGraph = self.graph
-        return graph.run(partial(compute, self, step), is_probe, self.draw(step))
-
-    return call
 
 
 class StepGraph:
-    """The graph of a training step, and the tensors on `device` that it reads.
+    """Replays the kernels of `function`, the part of a training step after the batch is drawn.
 
-    A new graph is recorded when the shape of the batch changes. `masks` draws the dropout masks.
+    Each call copies its inputs into the tensors on `device` that the graph reads. A new graph is
+    recorded when the shape of the batch changes. `masks` draws the dropout masks.
     """
 
-    def __init__(self, device: torch.device, masks: torch.Generator | None) -> None:
-        self.device, self.masks = device, masks
-        self.x, self.y = (torch.empty(0, device=device) for _ in range(2))
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+        device: torch.device,
+        masks: torch.Generator | None,
+    ) -> None:
+        self.function, self.device, self.masks = function, device, masks
+        self.x = torch.empty(0, device=device)
 
-    def run(
-        self, compute: StepFunction, is_probe: bool, drawn: tuple[Tensor, Tensor, float]
+    def __call__(
+        self, x: Tensor, y: Tensor, lr_factor: float, is_probe: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return copies of the loss and the norm that `compute(is_probe, drawn)` returns."""
-        x, y, lr_factor = drawn
+        """Return copies of the loss and the norm that `function` returns for these inputs."""
         if self.x.shape != x.shape:
             self.x, self.y = (torch.empty_like(ids, device=self.device) for ids in (x, y))
             self.lr_factor = torch.empty((), dtype=torch.float32, device=self.device)
             self.is_probe = torch.empty((), dtype=torch.bool, device=self.device)
-            own = partial(compute, self.is_probe, (self.x, self.y, self.lr_factor))
+            own = partial(self.function, self.x, self.y, self.lr_factor, self.is_probe)
             self.replay = replayed(own, self.device, self.masks)
         self.x.copy_(x, non_blocking=True)
         self.y.copy_(y, non_blocking=True)

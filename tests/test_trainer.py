@@ -16,7 +16,7 @@ from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
 from gpt.training.rollback import Diverged
 from gpt.training.start import train_run
-from gpt.training.stopwatch import Pace, Stopwatch
+from gpt.training.stopwatch import Stopwatch
 from tests.conftest import before_forward, metrics_of, small
 from tests.test_training import RISING, same_weights
 
@@ -145,15 +145,15 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus):
 def test_the_pace_counts_a_step_that_ends_in_a_rollback():
     """Bug: after a rollback, the characters of unread steps counted, but not their time."""
     now = iter([0.0, 0.0, 5.0, 5.0, 15.0])
-    pace, unread = Pace(Stopwatch(lambda: next(now)), characters=60), ["a result"]
-    with pace.step(7, unread):
+    stopwatch, unread = Stopwatch(lambda: next(now)), ["a result"]
+    with stopwatch.step(7, unread):
         pass
-    with pytest.raises(Diverged), pace.step(7, unread):
+    with pytest.raises(Diverged), stopwatch.step(7, unread):
         unread.clear()
         raise Diverged
-    with pace.step(7, unread):
+    with stopwatch.step(7, unread):
         pass
-    assert pace.newest() == 3 * 60 / (5 + 10)
+    assert stopwatch.pace(characters=60) == 3 * 60 / (5 + 10)
 
 
 def test_elapsed_s_counts_on_over_resumes(corpus):

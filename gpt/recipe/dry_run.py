@@ -20,12 +20,11 @@ from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
 from gpt.text.corpus import Corpus
 from gpt.training.compiled import with_compile_choice
-from gpt.training.first_plan import plan_new_run
 from gpt.training.members import build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import SAMPLING, Seconds, Stopwatch
-from gpt.training.time_budget import TimeBudget
+from gpt.training.time_budget import TimeBudget, plan_new_run
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
 from gpt.training.evaluator import early_stop
-from gpt.training.first_plan import fitting_steps
 from gpt.training.members import Update, build_step, computed_with
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress, StartingPoint
@@ -94,7 +93,7 @@ def _resumed_plan(
     if is_new_time:
         used_s, limit_s = budget.used_s, budget.limit_s
         log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
-        steps = ranks.broadcast(fitting_steps, config.train, budget, schedule, data.step)
+        steps = ranks.broadcast(budget.fitting_steps, config.train, schedule, data.step)
         schedule.replan(data.step, steps)
     return config, schedule, budget
 

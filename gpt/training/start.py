@@ -28,7 +28,6 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training.callbacks import OnEvent
 from gpt.training.compiled import with_compile_choice
 from gpt.training.data_parallel import select_own_device
-from gpt.training.first_plan import plan_new_run
 from gpt.training.members import build_step, computed_with
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import resumed_run
@@ -36,7 +35,7 @@ from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import Progress, StartingPoint
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import Seconds, Stopwatch
-from gpt.training.time_budget import TimeBudget
+from gpt.training.time_budget import TimeBudget, plan_new_run
 from gpt.training.trainer import Trainer
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.cuda_graph import EAGER_STEPS, StepGraph, replayed_on_cuda
+from gpt.cuda_graph import EAGER_STEPS, StepGraph
 from gpt.distributed import Ranks
 from gpt.memory import explaining_lack_of_memory
 from gpt.model.dropout import set_generator
@@ -26,9 +26,6 @@ from gpt.training.workers import WorkerBackward
 
 # Largest number of steps whose results are unread. Reading a result waits for its step to end.
 MAX_UNREAD_STEPS = 10
-
-StepInputs = tuple[Tensor, Tensor, float | Tensor]
-"""Input ids and target ids of a step, (B, T) each, and the factor of the learning rates."""
 
 StepResult = tuple[Tensor, Tensor]
 """The loss and the gradient norm of a step: () each, or (K,) for an ensemble of K members."""
@@ -66,7 +63,7 @@ class TrainStep:
             and not self.backward.fused
             and self.precision != torch.float16
         )
-        self.graph = StepGraph(device, self.masks) if can_replay else None
+        self.graph = StepGraph(self.update_weights, device, self.masks) if can_replay else None
         # number of first steps of each shape that are slower; the last of them records a CUDA graph
         self.warmup = EAGER_STEPS + 1 if self.graph else 1
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
@@ -76,25 +73,27 @@ class TrainStep:
         # set `forward` again: `_rehearse` may have set it to a model that failed to compile
         self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
-    @replayed_on_cuda
-    def __call__(
-        self, step: int, is_probe: bool | Tensor = False, drawn: StepInputs | None = None
-    ) -> StepResult:
-        """Update the weights with the batch of `step`, if the loss and the gradient are finite.
+    def __call__(self, step: int, is_probe: bool = False) -> StepResult:
+        """Draw the batch of `step`, counted from 0, and call `update_weights`.
 
-        Return the batch's mean loss before the update, and the gradient's norm before clipping. On
-        an accelerator, the call can return before both are computed, except in float16 and on MPS.
-
-        Args:
-            step: number of the step, from 0.
-            is_probe: whether to compute everything, but change neither weights nor `state_dict`.
-            drawn: inputs, if the tensors of a CUDA graph contain them; see `replayed_on_cuda`.
-
-        Raises:
-            TrainingError: memory runs out.
+        On CUDA, replay the kernels of an earlier call of `update_weights`, if that is possible. On
+        an accelerator, results may not be computed yet, except in float16 and on MPS.
         """
         # 1. draw the batch; the learning rates of AdamW and Muon are `lr_factor` x their peaks
-        x, y, lr_factor = drawn or self.draw(step)
+        x, y, lr_factor = self.draw(step)
+        if self.graph is not None:
+            return self.graph(x, y, lr_factor, is_probe)
+        return self.update_weights(x, y, lr_factor, is_probe)
+
+    def update_weights(
+        self, x: Tensor, y: Tensor, lr_factor: float | Tensor, is_probe: bool | Tensor
+    ) -> StepResult:
+        """Update the weights with inputs and targets (B, T), if loss and gradient are finite.
+
+        Return the batch's mean loss before the update, and the gradient's norm before clipping. If
+        `is_probe`, compute everything, but change neither weights nor `state_dict`. Raise
+        TrainingError if memory runs out.
+        """
         # 2. forward and backward: set `.grad` of each parameter
         loss = self.set_gradients(x, y)
         if self.ranks.size > 1:

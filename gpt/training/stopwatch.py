@@ -42,6 +42,8 @@ class Stopwatch:
         self.seconds: dict[int | str, float] = {}  # mean of each kind of work, in training
         self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, count), not averaged yet
         self._since = clock()
+        self._new_steps = self._running = 0  # steps since the last `pace`; with unread results
+        self._new_seconds = 0.0  # seconds of `self._new_steps`
 
     def start(self) -> None:
         """Start the first lap."""
@@ -56,6 +58,34 @@ class Stopwatch:
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
         return self._since - before
+
+    @contextmanager
+    def step(self, T: int, unread: Sized) -> Iterator[None]:
+        """Time a step with windows of `T` ids, which the `with` block begins.
+
+        A device may compute the step after the block. Therefore, the time of several steps is
+        counted together, when a block ends and `unread` is empty. It is also counted if the block
+        raises an exception, so that a rollback loses no time.
+        """
+        if not self._running:
+            self.lap(T, 0)  # adds the time since the last lap, but counts no step
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._new_steps += 1
+            if not unread:
+                self._new_seconds += self.lap(T, self._running)
+                self._running = 0
+
+    def pace(self, characters: int) -> float:
+        """Return the characters per second of all steps since the last call.
+
+        A step has `characters` characters. Evaluations, samples and checkpoints do not count.
+        """
+        pace = self._new_steps * characters / max(self._new_seconds, MIN_STEP_S)
+        self._new_steps, self._new_seconds = 0, 0.0
+        return round(pace, 1)
 
     def settle(self) -> None:
         """Update the running means with the times that `lap` recorded since the last call."""
@@ -119,38 +149,3 @@ class Stopwatch:
             work()
             times.append(self.clock() - self._since)
         return sum(times[1:] or times) / len(times[1:] or times)
-
-
-class Pace:
-    """Characters per second of training steps, without evaluations, samples and checkpoints."""
-
-    def __init__(self, stopwatch: Stopwatch, characters: int) -> None:
-        self.stopwatch = stopwatch
-        self.characters = characters  # number of characters of a step
-        self._steps = self._running = 0  # steps since `newest`; steps with unread results
-        self._seconds = 0.0  # seconds of `self._steps`
-
-    @contextmanager
-    def step(self, T: int, unread: Sized) -> Iterator[None]:
-        """Time a step with windows of `T` ids, which the `with` block begins.
-
-        A device may compute the step after the block. Therefore, the time of several steps is
-        counted together, when a block ends and `unread` is empty. It is also counted if the block
-        raises an exception, so that a rollback loses no time.
-        """
-        if not self._running:
-            self.stopwatch.lap(T, 0)  # adds the time since the last lap, but counts no step
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._steps += 1
-            if not unread:
-                self._seconds += self.stopwatch.lap(T, self._running)
-                self._running = 0
-
-    def newest(self) -> float:
-        """Return the characters per second since the last call."""
-        pace = self._steps * self.characters / max(self._seconds, MIN_STEP_S)
-        self._steps, self._seconds = 0, 0.0
-        return round(pace, 1)

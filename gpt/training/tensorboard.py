@@ -20,7 +20,8 @@ from gpt.model.attention_maps import attend
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.terminal import phase, visible
 from gpt.text.batches import to_torch
-from gpt.training.callbacks import AppendOnlyFile, Callback
+from gpt.training.callbacks import Callback
+from gpt.training.metrics_file import AppendOnlyFile
 from gpt.training.run_context import Outcome, RunContext
 
 TAGS = {  # by metric; TensorBoard sorts tags, so losses come first

@@ -1,11 +1,13 @@
-"""Compute how many steps fit into `train.minutes`."""
+"""Compute how many steps fit into `train.minutes`; refuse too few minutes."""
 
 import math
 from typing import Any
 
+from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.config.section import MAX_COUNT
 from gpt.config.train_config import TrainConfig
+from gpt.errors import UsageError
 from gpt.training.schedule import Schedule
 from gpt.training.stopwatch import CHARACTER, MIN_STEP_S, SAMPLING, Stopwatch
 
@@ -55,6 +57,19 @@ class TimeBudget:
         steps = int((self.remaining_s - fixed_s) / max(step_s, MIN_STEP_S))
         return max(step + 1, min(step + steps, train.max_steps or MAX_COUNT))
 
+    def fitting_steps(self, train: TrainConfig, schedule: Schedule, step: int) -> int:
+        """Return `total_steps` for a plan made at `step`; raise UsageError if no step fits."""
+        step_s = self.step_s(schedule, step)
+        closing_s = self.score_s(self.val_ids) + self.stopwatch.other_s(SAMPLING)
+        if (missing_s := step_s + closing_s - self.remaining_s) > 0:
+            raise UsageError(
+                f"train.minutes {self.limit_s / 60:.2g} is too short for one step: "
+                f"{self.used_s:.1f} s are used, a step takes {step_s:.2g} s, and evaluating, "
+                f"saving and sampling at the end take {closing_s + AFTERWARDS_S:.1f} s. Add at "
+                f"least {1.2 * missing_s / 60 + 0.01:.2f} minutes"
+            )
+        return self.total_steps(train, schedule, step)
+
     def evaluation_limit(self, config: Config) -> dict[str, Any]:
         """Return a setting of `train.eval_characters` if scoring all of val is too slow, else {}.
 
@@ -79,3 +94,19 @@ class TimeBudget:
     def score_s(self, ids: int) -> float:
         """Return the seconds to score `ids` ids of val."""
         return min(ids, self.val_ids) * self.stopwatch.other_s(CHARACTER)
+
+
+def plan_new_run(config: Config, budget: TimeBudget) -> Config:
+    """Return a new run's config with as many `train.steps` as fit into `train.minutes`.
+
+    If evaluations would take too much of the time, limit them by `train.eval_characters`. A config
+    without `train.minutes`, or with `train.plans`, is returned unchanged.
+    """
+    if config.train.minutes is None or config.train.plans:
+        return config
+    config = load_config(config, [*budget.evaluation_limit(config).items()])
+    steps = budget.fitting_steps(config.train, Schedule(config), step=0)
+    settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
+    if steps < config.train.warmup_steps:
+        settings.append("train.warmup_steps=null")  # the default, a tenth of the steps
+    return load_config(config, settings)

@@ -12,11 +12,12 @@ from gpt.training.callbacks import Callback, EventFunction, OnEvent, ProgressBar
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
+from gpt.training.members import Update
 from gpt.training.metrics_file import MetricsFile, delete_records_after
 from gpt.training.rollback import Diverged, count_skipped, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import CurrentStep, StartingPoint
-from gpt.training.stopwatch import SAMPLING, Pace
+from gpt.training.stopwatch import SAMPLING
 from gpt.training.tensorboard import TensorBoard
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,9 @@ class Trainer:
 
     def __init__(self, context: RunContext, start: StartingPoint, on_event: OnEvent | None) -> None:
         self.context, self.config, self.on_event = context, context.config.train, on_event
-        self.update, self.schedule, self.budget = start.update, start.schedule, start.budget
+        self.update: Update = start.update  # a TrainStep or an EnsembleStep
+        self.schedule, self.budget = start.schedule, start.budget
         self.stopwatch = self.budget.stopwatch
-        self.pace = Pace(self.stopwatch, self.schedule.batch_size * self.schedule.T)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch)
         # the state of the run: what checkpoints store, and what belongs to the current step only
         self.progress, self.now = start.progress, CurrentStep(start.step)
@@ -78,8 +79,8 @@ class Trainer:
     def take_step(self) -> None:
         """Update the weights once; if metrics are due, set `now.metrics`."""
         step, unread = self.now.step, self.now.unread
-        _, T = self.schedule.shape(step)
-        with self.pace.step(T, unread):
+        B, T = self.schedule.shape(step)
+        with self.stopwatch.step(T, unread):
             unread.append(self.update(step))
             self.now = CurrentStep(step + 1, unread)
             self.progress.val_loss = None  # unknown for the new weights
@@ -89,7 +90,7 @@ class Trainer:
         if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
             self.now.metrics = results | {
                 "lr": self.schedule.lr(step),
-                "chars_per_s": self.pace.newest(),
+                "chars_per_s": self.stopwatch.pace(B * T),
                 "passes": self.context.passes(self.now.step),
             }
 
