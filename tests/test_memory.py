@@ -52,7 +52,7 @@ print(json.dumps({"taken": most_held() - before, "parts": training_bytes(config,
 SAMPLED = """
 from gpt.config.schema import ModelConfig
 from gpt.model.shapes import parameter_shapes
-from gpt.sampling.engine import sampling_bytes
+from gpt.sampling.choose_engine import sampling_bytes
 from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.text.vocabulary import Vocabulary

@@ -24,7 +24,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine
-from gpt.sampling.engine import Engine, engine_of
+from gpt.sampling.choose_engine import Engine, engine_of
 from gpt.sampling.generate import Generator, generate, generate_text, sample_streams
 from gpt.sampling.sampler import (
     apply_temperature,

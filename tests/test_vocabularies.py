@@ -23,7 +23,7 @@ from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.model.transformer import GPT
 from gpt.reading.sources import open_source
 from gpt.runs.read import read_checkpoint, read_summary
-from gpt.sampling.engine import engine_of
+from gpt.sampling.choose_engine import engine_of
 from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.corpus import load_corpus

@@ -12,7 +12,7 @@ from gpt.files import check_working_folder
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.engine import open_engine
+from gpt.sampling.choose_engine import open_engine
 from gpt.sampling.generate import generate, sample_streams
 from gpt.sampling.sampler import sampling_rules
 from gpt.sampling.stopping import Chunk

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
-from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
+from gpt.sampling.choose_engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.sampler import choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import random_stream

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from gpt.export.html import html_page
 from gpt.runs.format import CheckpointData
-from gpt.sampling.engine import Engine, open_engine
+from gpt.sampling.choose_engine import Engine, open_engine
 from gpt.text.vocabulary import listed_characters, normalized
 
 MAX_TEXTS = 32  # largest number of texts in all requests that are being answered

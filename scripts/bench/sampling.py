@@ -18,7 +18,7 @@ from bench.frame import (
 )
 from bench.peers import NanoGPT
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.engine import open_engine
+from gpt.sampling.choose_engine import open_engine
 from gpt.sampling.generate import Generator, sample_streams
 
 CHARACTERS = 1000
