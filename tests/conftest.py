@@ -18,6 +18,7 @@ import pytest
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.reading.sources import open_source
+from gpt.runs.read import read_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from tests import program
 
@@ -195,6 +196,15 @@ def before_forward(hook: Callable[[Any, Any], object]) -> Iterator[None]:
         handle.remove()
 
 
+def stop_at(step: int) -> dict[str, Any]:
+    """Return the options of a training that stop it after a step."""
+    seen: list[int] = []
+    return {
+        "on_event": lambda event: seen.append(event["step"]),
+        "should_stop": lambda: step in seen,
+    }
+
+
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
     """Poll until `condition()` is true. Fail after `HANGS_S`, or when `process` ends before."""
     deadline = time.monotonic() + HANGS_S
@@ -257,10 +267,15 @@ def load(run: Path | str, which: str = "last") -> Any:
     """The model of a run's checkpoint, on the CPU."""
     import torch
 
-    from gpt.runs.read import read_checkpoint
     from gpt.runs.weights import load_model
 
     return load_model(read_checkpoint(Path(run), which), torch.device("cpu"))
+
+
+def saved_weights(run: Path | str, which: str = "last") -> dict[str, bytes]:
+    """Return the weights of a checkpoint, to be compared bit for bit."""
+    weights = read_checkpoint(Path(run), which).weights
+    return {name: array.tobytes() for name, array in weights.items()}
 
 
 def rehash(folder: Path) -> None:

@@ -20,8 +20,7 @@ import gpt
 from gpt import api
 from gpt.api.evaluation import analyze_attention
 from gpt.errors import Interrupted, UsageError
-from gpt.runs.read import read_checkpoint
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, saved_weights, small
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +94,6 @@ def test_the_loss_of_a_text_with_unknown_characters(run, caplog):
     ]
 
 
-def weights(run: str | Path) -> dict[str, bytes]:
-    """The weights of a run's last checkpoint, to be compared bit for bit."""
-    return {k: v.tobytes() for k, v in read_checkpoint(Path(run), "last").weights.items()}
-
-
 def at_once(works: list[Callable[[], Any]]) -> list[Any]:
     """What each work returns, when all are begun at the same moment in threads."""
     begin = threading.Barrier(len(works))
@@ -117,7 +111,9 @@ def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alo
 
     def trained(seed: int, name: str) -> dict[str, bytes]:
         dropout = {"model__dropout": 0.3}
-        return weights(gpt.train(small(seed=seed, **dropout), text=text_file, run_dir=name).run)
+        return saved_weights(
+            gpt.train(small(seed=seed, **dropout), text=text_file, run_dir=name).run
+        )
 
     alone = [trained(seed, f"alone-{seed}") for seed in range(3)]
     beside = at_once([lambda seed=seed: trained(seed, f"{seed}") for seed in range(3)])
@@ -210,7 +206,9 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(text_file, mode, 
             model = gpt.load(outcome.run)
             text = "".join(model.generate("the ", length=9, seed=1))
             loss, attention = model.loss("a quick fox"), model.attention("a fox").weights
-            found.append((weights(outcome.run), outcome.val_loss, text, loss, attention.tolist()))
+            found.append(
+                (saved_weights(outcome.run), outcome.val_loss, text, loss, attention.tolist())
+            )
     assert found[0] == found[1]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
 import gpt as package
 from gpt import api
@@ -25,7 +24,7 @@ from gpt.runs.recovery import RATE_FACTOR
 from gpt.runs.weights import adapted_weights, weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary
-from tests.conftest import PANGRAM, load, metrics_of, small
+from tests.conftest import PANGRAM, load, metrics_of, saved_weights, small, stop_at
 
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
 
@@ -248,30 +247,16 @@ def test_a_config_that_contradicts_the_model_is_refused(
         api.estimate(text=new_text, init_from=run, settings=settings)
 
 
-def tensors(run: Path, step: int) -> dict[str, Any]:
-    """The weights of a checkpoint."""
-    return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
-
-
 @pytest.mark.precision
 def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(runs, new_text):
     """Resuming looked for that run's vocabulary."""
     whole = fine_tuned(runs(), new_text, run_dir="whole")
     shutil.copytree(runs(), "old")
-    seen: list[int] = []
     with pytest.raises(Interrupted):
-        fine_tuned(
-            Path("old"),
-            new_text,
-            run_dir="stopped",
-            on_event=lambda event: seen.append(event["step"]),
-            should_stop=lambda: 10 in seen,
-        )
+        fine_tuned(Path("old"), new_text, run_dir="stopped", **stop_at(10))
     shutil.rmtree("old")
     package.resume("stopped")
-    assert tensors(Path("stopped"), 11).keys() == tensors(whole, 11).keys()
-    for name, tensor in tensors(whole, 11).items():
-        np.testing.assert_array_equal(tensors(Path("stopped"), 11)[name], tensor, err_msg=name)
+    assert saved_weights("stopped") == saved_weights(whole)
     assert metrics_of(Path("stopped")) == metrics_of(whole)
 
 
