@@ -272,6 +272,16 @@ def load(run: Path | str, which: str = "last") -> Any:
     return load_model(read_checkpoint(Path(run), which), torch.device("cpu"))
 
 
+def trained(folder: Path, text: str = PANGRAM * 29, **changes: Any) -> Path:
+    """Train a small model on `text` in `folder`, and return the folder of its run."""
+    from gpt import api
+
+    folder.mkdir(exist_ok=True)
+    path = folder / "text.txt"
+    path.write_text(text, "utf-8")
+    return Path(api.train(small(**changes), text=str(path), run_dir=folder / "run").run)
+
+
 def saved_weights(run: Path | str, which: str = "last") -> dict[str, bytes]:
     """Return the weights of a checkpoint, to be compared bit for bit."""
     weights = read_checkpoint(Path(run), which).weights

@@ -24,8 +24,6 @@ from gpt.text.vocabulary import BYTES, Vocabulary, normalized
 from tests.test_text import any_text, write
 
 lines = st.text(st.sampled_from("ab\r\n")) | any_text
-tricky = "aÅİ\u0391\u03a3\u03c3\u03c2 \n\u0301\u0323ﬁ℡ｶﾞ가각ᄀ\u1161\u11a8か\u3099國"
-words = st.text(st.sampled_from(tricky)) | any_text
 
 
 def source_of(*documents: Iterable[str], files: tuple[Path, ...] = ()) -> Source:

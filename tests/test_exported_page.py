@@ -9,7 +9,7 @@ import pytest
 
 from gpt import api
 from gpt.terminal import symbol
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, trained
 from tests.test_export import rounded
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401
 
@@ -18,15 +18,9 @@ HOSTILE = "<b>fox</b></script><script>document.title = 'x'</script>\x1b\u202e ש
 DONE = "characters in"  # stands in the status line when a text is written
 
 
-def train(folder: Path, text: str, **changes: object) -> Path:
-    (folder / "text.txt").write_text(text, "utf-8")
-    outcome = api.train(small(**changes), text=str(folder / "text.txt"), run_dir=folder / "run")
-    return Path(outcome.run)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run"), TEXT, train__steps=41)
+    return trained(tmp_path_factory.mktemp("run"), TEXT, train__steps=41)
 
 
 @pytest.fixture
@@ -136,7 +130,7 @@ def test_markup_and_unknown_characters_stay_text(page, run):
 def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
     """The page of a model of bytes, next to its run."""
     changes = {"data__vocabulary": "bytes", "train__steps": 23}
-    run = train(tmp_path, "日本語 fox\n" * 199, **changes)
+    run = trained(tmp_path, "日本語 fox\n" * 199, **changes)
     api.export(api.load(run), "html", Path("page.html"))
     emulate(browser, 1280, 800)
     yield browser

@@ -24,21 +24,9 @@ from gpt.runs.recovery import RATE_FACTOR
 from gpt.runs.weights import adapted_weights, weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary
-from tests.conftest import PANGRAM, load, metrics_of, saved_weights, small, stop_at
+from tests.conftest import PANGRAM, load, metrics_of, saved_weights, small, stop_at, trained
 
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
-
-
-def trained(folder: Path, name: str, text: str = OLD, **changes: Any) -> Path:
-    """A run of a few steps in that folder."""
-    (folder / f"{name}.txt").write_text(text, "utf-8")
-    run = folder / name
-    package.train(
-        small(**{"train__sample_length": 0} | changes),
-        text=str(folder / f"{name}.txt"),
-        run_dir=run,
-    )
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def run(**changes: Any) -> Path:
         name = "-".join(f"{key}={value}" for key, value in changes.items()) or "plain"
         if name not in made:
-            made[name] = trained(folder, name, **changes)
+            made[name] = trained(folder / name, OLD, **changes)
         return made[name]
 
     return run
@@ -149,8 +137,8 @@ def test_step_0_is_evaluated_and_can_be_the_best(runs):
 
 def test_it_is_ahead_of_new_weights_at_every_evaluation(runs):
     text = "Jackdaws love my big sphinx of quartz; 2 lazy dogs judge my vow.\n" * 29
-    fresh = trained(Path(), "fresh", text)
-    tuned = fine_tuned(runs(train__steps=60), "fresh.txt", "train.steps=11")
+    fresh = trained(Path("fresh"), text)
+    tuned = fine_tuned(runs(train__steps=60), "fresh/text.txt", "train.steps=11")
     losses = [[r["val_loss"] for r in metrics_of(run) if "val_loss" in r] for run in (tuned, fresh)]
     assert len(losses[0]) == 4
     assert all(a < b for a, b in zip(*losses, strict=True)), losses
