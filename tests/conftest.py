@@ -288,6 +288,13 @@ def saved_weights(run: Path | str, which: str = "last") -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in weights.items()}
 
 
+def drawn(*shape: int, seed: int = 0, std: float = 1.0) -> Any:
+    """Return a tensor of random normal numbers."""
+    import torch
+
+    return std * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def rehash(folder: Path) -> None:
     """Let a checkpoint's manifest fit its files, as a stranger can."""
     from gpt.runs.format import FILES, MANIFEST

@@ -34,7 +34,6 @@ def page(browser: Chrome, run: Path) -> Iterator[Chrome]:  # noqa: F811
 
 
 def wait(page: Chrome, condition: Callable[[], object]) -> None:
-    """Wait until `condition()` is true."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     WebDriverWait(page, 10, 0.05).until(lambda _: condition())
@@ -74,13 +73,6 @@ def sampled(
     return prompt + "".join(chunk.text for chunk in chunks)
 
 
-def press_button(page: Chrome, id_: str) -> None:
-    """Press a button, and wait for the text that it writes."""
-    before = text_of(page)
-    page.find_element(By.ID, id_).click()
-    wait(page, lambda: text_of(page) != before and DONE in shown(page, "status"))
-
-
 @pytest.mark.parametrize("prompt", ["", "the quick", PANGRAM])
 def test_a_seed_writes_the_text_of_gpt_sample(page, run, prompt):
     visit(page, run.parent / "page.html", prompt=prompt, seed=8, length=61, temperature=0.9)
@@ -90,7 +82,9 @@ def test_a_seed_writes_the_text_of_gpt_sample(page, run, prompt):
 
 def test_continuing_writes_what_the_whole_length_does(page, run):
     visit(page, run.parent / "page.html", prompt="fox", seed=5, length=29)
-    press_button(page, "continue")
+    written = text_of(page)
+    page.find_element(By.ID, "continue").click()
+    wait(page, lambda: text_of(page) != written and DONE in shown(page, "status"))
     assert text_of(page) == as_shown(sampled(run, "fox", 5, 58))
     page.find_element(By.ID, "link").click()  # its length is that of the whole text
     before, link = text_of(page), page.current_url

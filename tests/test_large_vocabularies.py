@@ -24,7 +24,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.members import build_step
 from gpt.training.start import train_run
-from tests.conftest import metrics_of, saved_weights, small, stop_at
+from tests.conftest import drawn, metrics_of, saved_weights, small, stop_at
 from tests.test_model import shaken
 
 pytestmark = pytest.mark.precision
@@ -41,10 +41,6 @@ def corpus(tmp_path: Path) -> Corpus:
     path = tmp_path / "large.txt"
     path.write_text("".join(chr(0x4E00 + i) for i in draws.permutation(ids)), encoding="utf-8")
     return load_corpus(open_source(str(path)))
-
-
-def drawn(*shape: int, seed: int, std: float = 1.0) -> Tensor:
-    return std * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def loss_and_gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
