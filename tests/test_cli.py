@@ -207,11 +207,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-    (
-        "train --minutes 1 --set train.max_steps=1",
-        2,
-        "train.warmup_steps has no effect, because it is more than train.max_steps",
-    ),
+    ("train --minutes 1 --set train.max_steps=1", 2, "because it is more than train.max_steps"),
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
         2,
@@ -382,7 +378,7 @@ def test_a_conversation_is_held_on_standard_input(trained):
     ("arguments", "lines"),
     [("--prompt-file - <&-", 1), ("--interactive <&-", 1), (">&-", 1), ("2>&-", 0)],
 )
-def test_a_closed_stream_ends_nothing(trained, arguments, lines):
+def test_a_closed_stream_does_not_end_a_command(trained, arguments, lines):
     """Closed standard input once ended in Python's own words; it is an empty one."""
     command = f"{sys.executable} -m gpt sample --length 3 {arguments}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)

@@ -120,20 +120,11 @@ def test_markup_and_unknown_characters_stay_text(page, run):
     assert page.find_elements(By.CSS_SELECTOR, "#text b, #notice b, #place b") == []
 
 
-@pytest.fixture
-def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
-    """The page of a model of bytes, next to its run."""
-    changes = {"data__vocabulary": "bytes", "train__steps": 23}
-    run = trained(tmp_path, "日本語 fox\n" * 199, **changes)
-    api.export(api.load(run), "html", Path("page.html"))
-    emulate(browser, 1280, 800)
-    yield browser
-    assert browser.get_log("browser") == []
-
-
-def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes):
+def test_a_byte_model_writes_characters_and_measures_them(page):
     """The text also has bytes that are not UTF-8: one byte can then show two characters."""
-    page, run = page_of_bytes, Path("run")
+    changes = {"data__vocabulary": "bytes", "train__steps": 23}
+    run = trained(Path(), "日本語 fox\n" * 199, **changes)
+    api.export(api.load(run), "html", Path("page.html"))
     visit(page, Path("page.html").absolute(), prompt="日", seed=3, length=31)
     assert text_of(page) == as_shown(sampled(run, "日", 3, 31))
     text = "語日 fox 本\n" * 7

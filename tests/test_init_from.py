@@ -208,11 +208,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs():
 @pytest.mark.parametrize(
     ("trained_with", "settings", "message"),
     [
-        (
-            {},
-            ["model.C=32", "model.n_head=2"],
-            r"cannot change model\.C \(24 to 32\), model\.n_hea",
-        ),
+        ({}, ["model.C=32", "model.n_head=2"], r"cannot change model\.C \(24 to 32\), model\.n_h"),
         (
             {"model__positions": "learned"},
             ["model.T=17"],

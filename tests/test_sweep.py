@@ -386,10 +386,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
         (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
         (["--set", "model.value_size=10,null"], "null stands for the default value"),
-        (
-            ["--seeds", "2", "--set", "train.init_from=none"],
-            "train.init_from: none: expected the folder",
-        ),
+        (["--seeds", "2", "--set", "train.init_from=none"], "none: expected the folder"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )
