@@ -18,6 +18,7 @@ import pytest
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.reading.sources import open_source
+from gpt.runs.read import read_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from tests import program
 
@@ -195,6 +196,15 @@ def before_forward(hook: Callable[[Any, Any], object]) -> Iterator[None]:
         handle.remove()
 
 
+def stop_at(step: int) -> dict[str, Any]:
+    """Return the options of a training that stop it after a step."""
+    seen: list[int] = []
+    return {
+        "on_event": lambda event: seen.append(event["step"]),
+        "should_stop": lambda: step in seen,
+    }
+
+
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
     """Poll until `condition()` is true. Fail after `HANGS_S`, or when `process` ends before."""
     deadline = time.monotonic() + HANGS_S
@@ -257,10 +267,32 @@ def load(run: Path | str, which: str = "last") -> Any:
     """The model of a run's checkpoint, on the CPU."""
     import torch
 
-    from gpt.runs.read import read_checkpoint
     from gpt.runs.weights import load_model
 
     return load_model(read_checkpoint(Path(run), which), torch.device("cpu"))
+
+
+def trained(folder: Path, text: str = PANGRAM * 29, **changes: Any) -> Path:
+    """Train a small model on `text` in `folder`, and return the folder of its run."""
+    from gpt import api
+
+    folder.mkdir(exist_ok=True)
+    path = folder / "text.txt"
+    path.write_text(text, "utf-8")
+    return Path(api.train(small(**changes), text=str(path), run_dir=folder / "run").run)
+
+
+def saved_weights(run: Path | str, which: str = "last") -> dict[str, bytes]:
+    """Return the weights of a checkpoint, to be compared bit for bit."""
+    weights = read_checkpoint(Path(run), which).weights
+    return {name: array.tobytes() for name, array in weights.items()}
+
+
+def drawn(*shape: int, seed: int = 0, std: float = 1.0) -> Any:
+    """Return a tensor of random normal numbers."""
+    import torch
+
+    return std * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def rehash(folder: Path) -> None:

@@ -15,18 +15,11 @@ from typing import Any
 import openai
 import pytest
 
-import gpt
-from tests.conftest import COMMAND, IN_A_TERMINAL, PANGRAM, small
+from tests.conftest import COMMAND, IN_A_TERMINAL, trained
 
 WAIT_S = 120  # seconds after which a response counts as missing
 LONG = 60_000  # tokens that no test waits for
 Answer = tuple[int, Any, Message]
-
-
-def trained(folder: Path, **changes: Any) -> Path:
-    text = folder / "pangram.txt"
-    text.write_text(PANGRAM * 29, "utf-8")
-    return Path(gpt.train(small(**changes), text=str(text), run_dir=folder / "run").run)
 
 
 @contextmanager
@@ -51,7 +44,6 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="server", scope="module")
 def shared_server(run: Path) -> Iterator[str]:
-    """The address of a server that all tests share."""
     with serving(run) as (url, _):
         yield url
 
@@ -82,14 +74,11 @@ def text_of(url: str, **fields: Any) -> str:
     return str(answer["choices"][0]["text"])
 
 
-def connected(url: str) -> socket.socket:
-    host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT_S)
-
-
 def posting(url: str, fields: dict[str, Any]) -> socket.socket:
     """A client that has sent a request."""
-    client, body = connected(url), json.dumps(fields)
+    host, port = url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    body = json.dumps(fields)
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     )

@@ -20,18 +20,12 @@ import gpt
 from gpt import api
 from gpt.api.evaluation import analyze_attention
 from gpt.errors import Interrupted, UsageError
-from gpt.runs.read import read_checkpoint
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, saved_weights, small, trained
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 11 steps, trained from Python."""
-    folder = tmp_path_factory.mktemp("api")
-    text = folder / "pangram.txt"
-    text.write_text(PANGRAM * 29, "utf-8")
-    outcome = gpt.train(small(), text=str(text), run_dir=folder / "run")
-    return Path(outcome.run)
+    return trained(tmp_path_factory.mktemp("api"))
 
 
 def test_a_model_can_be_pickled(run):
@@ -95,11 +89,6 @@ def test_the_loss_of_a_text_with_unknown_characters(run, caplog):
     ]
 
 
-def weights(run: str | Path) -> dict[str, bytes]:
-    """The weights of a run's last checkpoint, to be compared bit for bit."""
-    return {k: v.tobytes() for k, v in read_checkpoint(Path(run), "last").weights.items()}
-
-
 def at_once(works: list[Callable[[], Any]]) -> list[Any]:
     """What each work returns, when all are begun at the same moment in threads."""
     begin = threading.Barrier(len(works))
@@ -116,8 +105,8 @@ def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alo
     """Bug: masks were drawn from the generator of the process; 0 of 4 such runs had equal bits."""
 
     def trained(seed: int, name: str) -> dict[str, bytes]:
-        dropout = {"model__dropout": 0.3}
-        return weights(gpt.train(small(seed=seed, **dropout), text=text_file, run_dir=name).run)
+        config = small(seed=seed, model__dropout=0.3)
+        return saved_weights(gpt.train(config, text=text_file, run_dir=name).run)
 
     alone = [trained(seed, f"alone-{seed}") for seed in range(3)]
     beside = at_once([lambda seed=seed: trained(seed, f"{seed}") for seed in range(3)])
@@ -210,7 +199,9 @@ def test_modes_of_torch_that_the_caller_has_set_change_nothing(text_file, mode, 
             model = gpt.load(outcome.run)
             text = "".join(model.generate("the ", length=9, seed=1))
             loss, attention = model.loss("a quick fox"), model.attention("a fox").weights
-            found.append((weights(outcome.run), outcome.val_loss, text, loss, attention.tolist()))
+            found.append(
+                (saved_weights(outcome.run), outcome.val_loss, text, loss, attention.tolist())
+            )
     assert found[0] == found[1]
 
 
@@ -295,7 +286,7 @@ def test_a_public_function_describes_its_parameters(function):
 
 def test_a_stop_before_training_writes_no_run(run, elsewhere):
     """Bug: a run of a config was begun, evaluated and saved after Ctrl-C."""
-    text = run.with_name("pangram.txt")
+    text = run.with_name("text.txt")
     with pytest.raises(Interrupted, match="before training began; nothing is saved"):
         gpt.train(small(), text=text, run_dir="stopped", should_stop=lambda: True)
     assert not Path("stopped").exists()
@@ -316,7 +307,7 @@ main()
 
 def test_python_without_streams_trains_and_samples(run, elsewhere):
     """Bug: with pythonw, sys.stderr is None and the progress bar raised AttributeError."""
-    arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
+    arguments = (str(run / "config.yaml"), str(run.with_name("text.txt")))
     subprocess.run([sys.executable, "-c", WITHOUT_STREAMS, *arguments], check=True)
     assert Path("r/checkpoints/index.json").exists()
 
@@ -364,7 +355,7 @@ def test_a_training_leaves_no_thread_file_or_variable_and_imports_no_compiler(ru
     A library set KMP_DUPLICATE_LIB_OK as a sample was drawn. Importing torch's compiler, for
     the shape of a mean on `meta`, took a second of each run.
     """
-    arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
+    arguments = (str(run / "config.yaml"), str(run.with_name("text.txt")))
     command = [sys.executable, "-c", LEFT_BEHIND, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "set() []\n{}\nset()\n"

@@ -42,7 +42,6 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(trained_once: Path, config_file: Path) -> Path:
-    """A copy of that run."""
     shutil.copytree(trained_once, "runs/small")
     return Path("runs/small")
 
@@ -87,21 +86,21 @@ def test_what_needs_no_torch_imports_none(trained):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize(
     "command", [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]]
 )
-def test_help_fits_the_terminal_and_cuts_nothing(gpt, monkeypatch, command, columns):
+def test_help_fits_the_terminal_and_cuts_nothing(gpt, monkeypatch, command):
     """At 80 columns the descriptions of the commands ended in dots."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    code, out, _ = gpt(*command, "--help")
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= min(columns, 100)
-    assert "..." not in re.sub(r"[\[{](ARGS|TEXT|RUN)[\]}]\.\.\.", "", out)
-    assert not re.search(r"--.* <\w", out), "an option such as --top-k <int range>"
     monkeypatch.setenv("COLUMNS", "10000")
     _, unwrapped, _ = gpt(*command, "--help")
-    assert set(out.split()) == set(unwrapped.split())  # no word is broken
+    for columns in (80, 100, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code, out, _ = gpt(*command, "--help")
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= min(columns, 100)
+        assert "..." not in re.sub(r"[\[{](ARGS|TEXT|RUN)[\]}]\.\.\.", "", out)
+        assert not re.search(r"--.* <\w", out), "an option such as --top-k <int range>"
+        assert set(out.split()) == set(unwrapped.split())  # no word is broken
 
 
 def test_help_of_train_explains_every_flag_and_every_setting(gpt):
@@ -208,11 +207,7 @@ BAD_INPUT = [  # a command line, the exit code, and a part of the message
     ("train --minutes x", 2, "Invalid value for '--minutes': expected a valid number (see"),
     ("train --config missing.yaml", 2, "missing.yaml: cannot read the config"),
     ("train --config syntax.yaml", 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-    (
-        "train --minutes 1 --set train.max_steps=1",
-        2,
-        "train.warmup_steps has no effect, because it is more than train.max_steps",
-    ),
+    ("train --minutes 1 --set train.max_steps=1", 2, "because it is more than train.max_steps"),
     (
         "train --set data.val_source=a --set data.val_fraction=0.2",
         2,
@@ -379,12 +374,15 @@ def test_a_conversation_is_held_on_standard_input(trained):
     assert "> length 3\n> seed 4\n> fox" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
-def test_a_closed_standard_input_is_an_empty_one(trained, arguments):
-    """It once ended in Python's own words."""
-    command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [("--prompt-file - <&-", 1), ("--interactive <&-", 1), (">&-", 1), ("2>&-", 0)],
+)
+def test_a_closed_stream_does_not_end_a_command(trained, arguments, lines):
+    """Closed standard input once ended in Python's own words; it is an empty one."""
+    command = f"{sys.executable} -m gpt sample --length 3 {arguments}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (0, lines)
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
@@ -405,13 +403,6 @@ def test_a_hostile_config_cannot_speak_to_the_terminal(gpt, trained):
     rehash(best)  # as a stranger can
     code, _, err = gpt("sample")
     assert (code, "no setting \\x1b[2Jevil with" in err, "\x1b" in err) == (1, True, False)
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_closed_output_ends_without_a_traceback(trained, closed):
-    command = f"{sys.executable} -m gpt sample --length 9 {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_a_moved_run_samples_on(gpt, trained):

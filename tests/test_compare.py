@@ -260,9 +260,7 @@ def test_tables_fit_the_terminal_and_have_the_numbers(folder, gpt, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     code, out, err = gpt("compare", folder / "sweep", folder / "bytes")
     assert code == 0, err
-    assert "left out, as the terminal is narrow: final, steps" in " ".join(
-        out.split()
-    )  # it was silent
+    assert "left out, as the terminal is narrow: final, steps" in " ".join(out.split())
     tables = out[out.index("\n\n") :]  # without the names of runs
     assert max(map(len, tables.splitlines())) <= 60
     monkeypatch.setenv("COLUMNS", "80")
@@ -314,10 +312,7 @@ def test_pictures_and_pages_are_replaced_only_with_overwrite(folder, gpt):
     ("arguments", "message"),
     [
         (["sweep", "other"], "have different val texts"),
-        (
-            ["rare", "rare"],
-            "expected two or more different runs",
-        ),  # bug: it said "two or more runs"
+        (["rare", "rare"], "two or more different runs"),  # bug: it said "two or more runs"
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
     ],
 )

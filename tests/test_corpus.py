@@ -24,8 +24,6 @@ from gpt.text.vocabulary import BYTES, Vocabulary, normalized
 from tests.test_text import any_text, write
 
 lines = st.text(st.sampled_from("ab\r\n")) | any_text
-tricky = "aÅİ\u0391\u03a3\u03c3\u03c2 \n\u0301\u0323ﬁ℡ｶﾞ가각ᄀ\u1161\u11a8か\u3099國"
-words = st.text(st.sampled_from(tricky)) | any_text
 
 
 def source_of(*documents: Iterable[str], files: tuple[Path, ...] = ()) -> Source:
@@ -216,9 +214,7 @@ def test_a_document_remains_for_train_and_its_line_ends_are_counted_once(caplog)
 def test_a_vocabulary_that_is_given_is_used():
     given_ = Vocabulary("abcd")
     assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]
-    with pytest.raises(
-        TextError, match=r"2 of its characters are not in the given vocabulary: x ü;"
-    ):
+    with pytest.raises(TextError, match=r"2 of its characters are not in the given voc.*: x ü;"):
         load_corpus(source_of(["cüabx"]), vocabulary=given_)
 
 
@@ -346,10 +342,7 @@ def test_T_must_fit_into_the_shorter_split(gpt):
     expected = r"t \(val: t\): 219 .* too few; train \(210\) and val \(9 .*longer text, or"
     with pytest.raises(TextError, match=expected):  # bug: the val text was not named
         separate.check_fits(9, DataConfig(val_source="other.txt"))
-    for length, expected in (
-        (60, "60 characters are too few: 81 are needed"),
-        (81, "too short for"),
-    ):
+    for length, expected in ((60, "60 characters are too few: 81 are"), (81, "too short for")):
         code, _, err = gpt("train", write(b"abc" * (length // 3)), "--minutes", "0.001")
         assert (code > 0, expected in err) == (True, True), err
 

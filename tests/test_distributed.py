@@ -30,7 +30,7 @@ from gpt.training import workers as training_workers
 from gpt.training.data_parallel import check_equal
 from gpt.training.members import build_step
 from tests import program
-from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
+from tests.conftest import HANGS_S, PANGRAM, records, saved_weights, small, wait_until
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
@@ -116,10 +116,6 @@ def curve(run: Path | str, key: str) -> dict[int, float]:
     return {line["step"]: line[key] for line in lines if key in line}
 
 
-def weights(run: Path | str) -> Tensors:
-    return read_checkpoint(Path(run), "last").weights
-
-
 def wait_for_step(run: Path | str, step: int, process: subprocess.Popen[str]) -> None:
     def reached() -> bool:
         return records(run) > 0 and max(curve(run, "train_loss"), default=0) >= step
@@ -128,7 +124,7 @@ def wait_for_step(run: Path | str, step: int, process: subprocess.Popen[str]) ->
 
 
 def workers(process: subprocess.Popen[str]) -> dict[int, int]:
-    """The process of each rank."""
+    """The process id of each rank."""
     import psutil
 
     children = psutil.Process(process.pid).children()
@@ -158,16 +154,12 @@ def test_ranks_train_what_one_process_trains_and_resume_it_on_any_number(
             should_stop=lambda: bool(steps) and steps[-1] >= STOPPED_AT,
         )
     assert run_ranks(3, api.resume, "resumed") == [0, 0, 0]
-    assert_same_curves("resumed", "one")
-
-
-def assert_same_curves(run: str, expected: str) -> None:
-    """Both are the run of CONFIG, but for the order of additions."""
     for key, count in (("train_loss", 5), ("val_loss", 6), ("grad_norm", 5)):
-        assert len(curve(expected, key)) == count
-        assert curve(run, key) == pytest.approx(curve(expected, key), abs=1e-5), key
-    for name, array in weights(expected).items():
-        np.testing.assert_allclose(weights(run)[name], array, atol=1e-4)
+        assert len(curve("one", key)) == count
+        assert curve("resumed", key) == pytest.approx(curve("one", key), abs=1e-5), key
+    one, resumed = (read_checkpoint(Path(run), "last").weights for run in ("one", "resumed"))
+    for name, array in one.items():
+        np.testing.assert_allclose(resumed[name], array, atol=1e-4)
 
 
 def train_as(config: Path, text: Path, run: str) -> None:
@@ -193,8 +185,7 @@ def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
     assert (out.count("all steps done: step 50"), err.count("step 50: val")) == (1, 1)
     assert "Warning" not in err, "of a function that torch is to remove"
     assert curve("killed", "val_loss") == curve("two", "val_loss")
-    for name, array in weights("two").items():
-        np.testing.assert_array_equal(weights("killed")[name], array)
+    assert saved_weights("killed") == saved_weights("two")
 
 
 def run_out_of_memory(command: list[str], stderr: Path, is_training: bool) -> None:
@@ -275,7 +266,6 @@ def divide_work() -> None:
 
 
 def test_ranks_divide_each_batch_and_notice_when_their_weights_differ():
-    """The weights differ by one bit."""
     assert run_ranks(2, divide_work) == [0, 0]
 
 

@@ -12,9 +12,8 @@ import gpt as package
 from gpt.config.schema import Config
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
-from gpt.runs.read import read_checkpoint
 from gpt.training.start import train_run
-from tests.conftest import load, metrics_of, small
+from tests.conftest import load, metrics_of, saved_weights, small
 
 pytestmark = pytest.mark.precision
 
@@ -23,16 +22,6 @@ K, CPU = 3, torch.device("cpu")
 
 def ensemble(**changes: Any) -> Config:
     return small(**{"model__ensemble": K, "model__character_dropout": 0.1} | changes)
-
-
-def weights_of(run: str, member: int | None = None) -> dict[str, bytes]:
-    """Of a run, or of one member of an ensemble's run, by the names that a single model has."""
-    prefix = "" if member is None else f"members.{member}."
-    return {
-        name.removeprefix(prefix): array.tobytes()
-        for name, array in read_checkpoint(Path(run), "last").weights.items()
-        if name.startswith(prefix)
-    }
 
 
 @pytest.mark.parametrize(
@@ -52,10 +41,12 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
     of_all = metrics_of(Path("ensemble"))
     singles, seeds = [], json.loads(Path("ensemble/provenance.jsonl").read_text())["member_seeds"]
     assert seeds[0] == 1337
+    of_members = saved_weights("ensemble")
     for m, seed in enumerate(seeds):
         single = ensemble(**changes, model__ensemble=1, threads=threads_each, seed=seed)
         train_run(single, corpus, Path(f"single-{m}"))
-        assert weights_of("ensemble", m) == weights_of(f"single-{m}")
+        for name, weight in saved_weights(f"single-{m}").items():
+            assert of_members[f"members.{m}.{name}"] == weight
         singles.append(metrics_of(Path(f"single-{m}")))
     for record, *each in zip(of_all, *singles, strict=True):
         if "train_loss" in record:

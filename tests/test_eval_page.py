@@ -9,7 +9,7 @@ import torch
 
 from gpt import api
 from gpt.terminal import symbol
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, trained
 from tests.test_page import (  # noqa: F401
     ActionChains,
     By,
@@ -28,10 +28,7 @@ TEXT = (HOSTILE + PANGRAM * 89)[:5003]  # two pages
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "text.txt").write_text(TEXT, "utf-8")
-    outcome = api.train(small(), text=str(folder / "text.txt"), run_dir=folder / "run")
-    return Path(outcome.run)
+    return trained(tmp_path_factory.mktemp("run"), TEXT)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from gpt import api
 from gpt.terminal import symbol
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, trained
 from tests.test_export import rounded
 from tests.test_page import By, Chrome, Keys, browser, emulate, press, shown  # noqa: F401
 
@@ -18,15 +18,9 @@ HOSTILE = "<b>fox</b></script><script>document.title = 'x'</script>\x1b\u202e ש
 DONE = "characters in"  # stands in the status line when a text is written
 
 
-def train(folder: Path, text: str, **changes: object) -> Path:
-    (folder / "text.txt").write_text(text, "utf-8")
-    outcome = api.train(small(**changes), text=str(folder / "text.txt"), run_dir=folder / "run")
-    return Path(outcome.run)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("run"), TEXT, train__steps=41)
+    return trained(tmp_path_factory.mktemp("run"), TEXT, train__steps=41)
 
 
 @pytest.fixture
@@ -40,7 +34,6 @@ def page(browser: Chrome, run: Path) -> Iterator[Chrome]:  # noqa: F811
 
 
 def wait(page: Chrome, condition: Callable[[], object]) -> None:
-    """Wait until `condition()` is true."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     WebDriverWait(page, 10, 0.05).until(lambda _: condition())
@@ -80,13 +73,6 @@ def sampled(
     return prompt + "".join(chunk.text for chunk in chunks)
 
 
-def press_button(page: Chrome, id_: str) -> None:
-    """Press a button, and wait for the text that it writes."""
-    before = text_of(page)
-    page.find_element(By.ID, id_).click()
-    wait(page, lambda: text_of(page) != before and DONE in shown(page, "status"))
-
-
 @pytest.mark.parametrize("prompt", ["", "the quick", PANGRAM])
 def test_a_seed_writes_the_text_of_gpt_sample(page, run, prompt):
     visit(page, run.parent / "page.html", prompt=prompt, seed=8, length=61, temperature=0.9)
@@ -96,7 +82,9 @@ def test_a_seed_writes_the_text_of_gpt_sample(page, run, prompt):
 
 def test_continuing_writes_what_the_whole_length_does(page, run):
     visit(page, run.parent / "page.html", prompt="fox", seed=5, length=29)
-    press_button(page, "continue")
+    written = text_of(page)
+    page.find_element(By.ID, "continue").click()
+    wait(page, lambda: text_of(page) != written and DONE in shown(page, "status"))
     assert text_of(page) == as_shown(sampled(run, "fox", 5, 58))
     page.find_element(By.ID, "link").click()  # its length is that of the whole text
     before, link = text_of(page), page.current_url
@@ -132,20 +120,11 @@ def test_markup_and_unknown_characters_stay_text(page, run):
     assert page.find_elements(By.CSS_SELECTOR, "#text b, #notice b, #place b") == []
 
 
-@pytest.fixture
-def page_of_bytes(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:  # noqa: F811
-    """The page of a model of bytes, next to its run."""
-    changes = {"data__vocabulary": "bytes", "train__steps": 23}
-    run = train(tmp_path, "日本語 fox\n" * 199, **changes)
-    api.export(api.load(run), "html", Path("page.html"))
-    emulate(browser, 1280, 800)
-    yield browser
-    assert browser.get_log("browser") == []
-
-
-def test_a_byte_model_writes_characters_and_measures_them(page_of_bytes):
+def test_a_byte_model_writes_characters_and_measures_them(page):
     """The text also has bytes that are not UTF-8: one byte can then show two characters."""
-    page, run = page_of_bytes, Path("run")
+    changes = {"data__vocabulary": "bytes", "train__steps": 23}
+    run = trained(Path(), "日本語 fox\n" * 199, **changes)
+    api.export(api.load(run), "html", Path("page.html"))
     visit(page, Path("page.html").absolute(), prompt="日", seed=3, length=31)
     assert text_of(page) == as_shown(sampled(run, "日", 3, 31))
     text = "語日 fox 本\n" * 7

@@ -23,17 +23,14 @@ from faults.readers import beside_a_writer
 from faults.work import Work, tiny
 
 import gpt
-from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, Interrupted, TrainingError, Unreadable, UsageError
-from gpt.evaluation import windows
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.folder import make_numbered
-from gpt.runs.format import TrainingState, step_folder
+from gpt.runs.format import step_folder
 from gpt.runs.lock import LOCK
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
-from gpt.text.corpus import Corpus
 from gpt.training.schedule import Schedule
 from gpt.training.start import train_run
 from gpt.training.step import TrainStep
@@ -46,6 +43,7 @@ from tests.conftest import (
     metrics_of,
     records,
     rehash,
+    saved_weights,
     small,
     wait_until,
 )
@@ -54,18 +52,8 @@ from tests.test_training import RISING
 PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
 
 
-def weights_of(run: Path, which: str = "last") -> dict[str, bytes]:
-    return {name: w.tobytes() for name, w in read_checkpoint(run, which).weights.items()}
-
-
 def last_folder(run: Path) -> Path:
-    """The folder of the checkpoint `last`."""
     return step_folder(run / "checkpoints", read_index(run / "checkpoints").last)
-
-
-def state_of(run: Path) -> TrainingState:
-    """What `last` holds beside the weights."""
-    return read_to_resume(run, read_index(run / "checkpoints").last)[1]
 
 
 def test_a_run_killed_again_and_again_ends_as_if_never_killed(corpus, tmp_path):
@@ -90,12 +78,12 @@ def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_
     """Bug: it was deleted before. The kill comes amid the moves, after them, or in training."""
     work, run = Work(tmp_path, corpus), tmp_path / "run"
     assert work.train(tiny(4, every=4), run) == 0
-    old, names = weights_of(run), {path.name for path in run.glob("[!.]*")}
+    old, names = saved_weights(run), {path.name for path in run.glob("[!.]*")}
     kill = partial(die_at, operation)
     code = work.train(tiny(4, every=4, seed=7), run, kill, again="overwrite")
     assert code == -signal.SIGKILL
     assert gpt.load(run).config.seed == tiny(4).seed
-    assert weights_of(run) == old
+    assert saved_weights(run) == old
     assert {path.name for path in run.glob("[!.]*")} == names
 
 
@@ -116,7 +104,7 @@ def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(corpus, tmp_path)
 def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(corpus):
     """It went back to the settings of its last checkpoint, and ended as the shorter run."""
     train_run(small(), corpus, Path("r"))
-    before = weights_of(Path("r"))
+    before = saved_weights(Path("r"))
 
     def kill(model: GPT, ids: torch.Tensor) -> None:
         raise KeyboardInterrupt
@@ -125,7 +113,7 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
         train_run(small(train__steps=17), corpus, Path("r"), mode="resume")
     assert read_checkpoint(Path("r"), "last").config.train.steps == 17
     assert read_checkpoint(Path("r"), "best").config.train.steps == 17
-    assert weights_of(Path("r")) == before
+    assert saved_weights(Path("r")) == before
 
 
 @pytest.mark.parametrize(
@@ -145,7 +133,7 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(corpus, cap
     assert "step-9: damaged" in caplog.text
     assert Path("r/checkpoints/damaged-step-9").is_dir()
     train_run(small(), corpus, Path("other"), mode="resume")
-    assert weights_of(Path("r")) == weights_of(Path("other"))
+    assert saved_weights(Path("r")) == saved_weights(Path("other"))
     assert metrics_of(Path("r")) == metrics_of(Path("other"))
     assert metrics_of(Path("r"))[-1]["step"] == 11
 
@@ -169,31 +157,25 @@ def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus):
     assert train_run(small(**PART), corpus, Path("r"), mode="resume").step == 4
 
 
-def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
-    """Train in `r` until a stop is requested in the first evaluation."""
+def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus, monkeypatch):
+    """It once waited for the evaluation's end: minutes, on a large text."""
+    monkeypatch.setattr(
+        "gpt.evaluation.windows.EVAL_CHARACTERS", 26
+    )  # the val split is many batches
+    config = small(train__eval_every=11)
+    train_run(config, corpus, Path("uninterrupted"))
     windows: list[int] = []
 
     def count(model: GPT, ids: torch.Tensor) -> None:
         if not model.training and len(ids) > 1:
             windows.append(len(ids))
 
-    with before_forward(count), pytest.raises(Interrupted) as stopped:
+    with before_forward(count), pytest.raises(Interrupted, match="stopped at step 11, saved"):
         train_run(config, corpus, Path("r"), should_stop=lambda: bool(windows))
-    return stopped.value
-
-
-def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus, monkeypatch):
-    """It once waited for the evaluation's end: minutes, on a large text."""
-    monkeypatch.setattr(windows, "EVAL_CHARACTERS", 26)  # the val split is many batches
-    config = small(train__eval_every=11)
-    train_run(config, corpus, Path("uninterrupted"))
-
-    stopped = stop_in_evaluation(config, corpus)
-    assert "stopped at step 11, saved" in str(stopped)
     assert metrics_of(Path("r"))[-1]["step"] == 10
     train_run(config, corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
-    assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
+    assert saved_weights(Path("r")) == saved_weights(Path("uninterrupted"))
 
 
 def test_a_stop_just_after_an_evaluation_saves_too(corpus):
@@ -260,7 +242,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(text_file):
         environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "2", "LANG": "C"}
         command = [*COMMAND, "train", "--config", "c.yaml", "--run-dir", run]
         subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert weights_of(Path("a")) == weights_of(Path("b"))
+    assert saved_weights(Path("a")) == saved_weights(Path("b"))
     assert metrics_of(Path("a")) == metrics_of(Path("b"))
 
 
@@ -301,7 +283,7 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus):
         train_run(small(), corpus, Path("r"))
     assert not Path("r").exists()
     train_run(small(), corpus, Path("moved"), mode="resume")
-    assert weights_of(Path("moved")) == weights_of(Path("uninterrupted"))
+    assert saved_weights(Path("moved")) == saved_weights(Path("uninterrupted"))
     assert metrics_of(Path("moved")) == metrics_of(Path("uninterrupted"))
 
 
@@ -353,7 +335,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(corpus
         assert read_checkpoint(run, "last").step == 4
         filler.unlink()
         train_run(small(), corpus, run, mode="resume")
-        assert weights_of(run) == weights_of(Path("uninterrupted"))
+        assert saved_weights(run) == saved_weights(Path("uninterrupted"))
         assert metrics_of(run) == metrics_of(Path("uninterrupted"))
 
 
@@ -403,7 +385,8 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(cor
         scheduled = Schedule(config).lr(step - 1)
         assert rate == scheduled if step <= 16 else rate == scheduled / 2
     assert [*rates] == [4, 8, 10, 12, 16, 20, 24, 28, 30, 31]
-    assert state_of(Path("r")).numbers["progress"]["scale"] == 0.5
+    _, state = read_to_resume(Path("r"), 31)
+    assert state.numbers["progress"]["scale"] == 0.5
 
 
 def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, poison):
@@ -419,8 +402,7 @@ def test_a_run_that_is_killed_after_a_rollback_keeps_its_learning_rates(corpus, 
     with pytest.raises(KeyboardInterrupt):
         train_run(small(), corpus, Path("r"), on_event=kill)
     train_run(small(), corpus, Path("r"), mode="resume")
-    whole, resumed = (load(run).state_dict() for run in ("whole", "r"))
-    assert all(whole[name].equal(resumed[name]) for name in whole)
+    assert saved_weights("whole") == saved_weights("r")
     backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
     assert len(backs) == 1
 

@@ -20,7 +20,7 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.text.vocabulary import BYTES, Vocabulary, normalized
-from tests.conftest import small
+from tests.conftest import full_disk, small
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -102,20 +102,9 @@ def loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return -parts.sum().item()
 
 
-def test_texts_of_different_lengths_can_be_padded_on_the_left():
-    settings = {"ngram": 4, "key_offset": True, "T": T}
-    theirs = model_in(exported(checkpoint_of(small(model=settings))))
-    ids = torch.randint(V, (2, 7), generator=torch.Generator().manual_seed(3))
-    present = torch.ones(2, 7, dtype=torch.long)
-    present[1, :3] = 0
-    padded = theirs.generate(ids, attention_mask=present, max_new_tokens=4, do_sample=False)
-    alone = theirs.generate(ids[1:, 3:], max_new_tokens=4, do_sample=False)
-    assert padded[1, 3:].tolist() == alone[0].tolist()
-
-
 def test_a_pipeline_pads_the_prompts_of_a_batch_on_the_left():
     """Bug: there was no token for padding, so batch_size=2 ended in an error."""
-    folder = exported(checkpoint_of(small(model__ngram=4)))
+    folder = exported(checkpoint_of(small(model={"ngram": 4, "key_offset": True, "T": T})))
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     texts = transformers.pipeline("text-generation", model_in(folder), tokenizer=tokenizer)
     prompts, rules = ["abcdé", "f\n"], {"max_new_tokens": 5, "do_sample": False}
@@ -151,7 +140,6 @@ def test_a_tokenizer_normalises_a_text_as_a_prompt(text):
 
 @pytest.fixture
 def run(config_file: Path, gpt: Callable[..., tuple[int, str, str]]) -> Path:
-    """A run of the command line."""
     code, _, err = gpt("train", "--config", config_file, "--run-dir=runs/r")
     assert code == 0, err
     return Path("runs/r")
@@ -210,16 +198,10 @@ def test_the_example_of_the_model_card_runs():
 @pytest.mark.parametrize("exists", [False, True])
 def test_an_export_that_cannot_be_written_changes_nothing(exists):
     """Bug: it left a folder without weights, which was in the way of the next export."""
-    resource = pytest.importorskip("resource")
     if exists:
         exported(checkpoint_of(small()))
     before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="'out'"):
-            exported(checkpoint_of(small(), BYTES))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(8000), pytest.raises(OSError, match="'out'"):
+        exported(checkpoint_of(small(), BYTES))
     assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
     assert Path("out").exists() == exists

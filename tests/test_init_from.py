@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
 import gpt as package
 from gpt import api
@@ -25,21 +24,9 @@ from gpt.runs.recovery import RATE_FACTOR
 from gpt.runs.weights import adapted_weights, weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary
-from tests.conftest import PANGRAM, load, metrics_of, small
+from tests.conftest import PANGRAM, load, metrics_of, saved_weights, small, stop_at, trained
 
 OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
-
-
-def trained(folder: Path, name: str, text: str = OLD, **changes: Any) -> Path:
-    """A run of a few steps in that folder."""
-    (folder / f"{name}.txt").write_text(text, "utf-8")
-    run = folder / name
-    package.train(
-        small(**{"train__sample_length": 0} | changes),
-        text=str(folder / f"{name}.txt"),
-        run_dir=run,
-    )
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def run(**changes: Any) -> Path:
         name = "-".join(f"{key}={value}" for key, value in changes.items()) or "plain"
         if name not in made:
-            made[name] = trained(folder, name, **changes)
+            made[name] = trained(folder / name, OLD, **changes)
         return made[name]
 
     return run
@@ -150,8 +137,8 @@ def test_step_0_is_evaluated_and_can_be_the_best(runs):
 
 def test_it_is_ahead_of_new_weights_at_every_evaluation(runs):
     text = "Jackdaws love my big sphinx of quartz; 2 lazy dogs judge my vow.\n" * 29
-    fresh = trained(Path(), "fresh", text)
-    tuned = fine_tuned(runs(train__steps=60), "fresh.txt", "train.steps=11")
+    fresh = trained(Path("fresh"), text)
+    tuned = fine_tuned(runs(train__steps=60), "fresh/text.txt", "train.steps=11")
     losses = [[r["val_loss"] for r in metrics_of(run) if "val_loss" in r] for run in (tuned, fresh)]
     assert len(losses[0]) == 4
     assert all(a < b for a, b in zip(*losses, strict=True)), losses
@@ -221,11 +208,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs():
 @pytest.mark.parametrize(
     ("trained_with", "settings", "message"),
     [
-        (
-            {},
-            ["model.C=32", "model.n_head=2"],
-            r"cannot change model\.C \(24 to 32\), model\.n_hea",
-        ),
+        ({}, ["model.C=32", "model.n_head=2"], r"cannot change model\.C \(24 to 32\), model\.n_h"),
         (
             {"model__positions": "learned"},
             ["model.T=17"],
@@ -248,30 +231,16 @@ def test_a_config_that_contradicts_the_model_is_refused(
         api.estimate(text=new_text, init_from=run, settings=settings)
 
 
-def tensors(run: Path, step: int) -> dict[str, Any]:
-    """The weights of a checkpoint."""
-    return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
-
-
 @pytest.mark.precision
 def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(runs, new_text):
     """Resuming looked for that run's vocabulary."""
     whole = fine_tuned(runs(), new_text, run_dir="whole")
     shutil.copytree(runs(), "old")
-    seen: list[int] = []
     with pytest.raises(Interrupted):
-        fine_tuned(
-            Path("old"),
-            new_text,
-            run_dir="stopped",
-            on_event=lambda event: seen.append(event["step"]),
-            should_stop=lambda: 10 in seen,
-        )
+        fine_tuned(Path("old"), new_text, run_dir="stopped", **stop_at(10))
     shutil.rmtree("old")
     package.resume("stopped")
-    assert tensors(Path("stopped"), 11).keys() == tensors(whole, 11).keys()
-    for name, tensor in tensors(whole, 11).items():
-        np.testing.assert_array_equal(tensors(Path("stopped"), 11)[name], tensor, err_msg=name)
+    assert saved_weights("stopped") == saved_weights(whole)
     assert metrics_of(Path("stopped")) == metrics_of(whole)
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from torch import Tensor
 
-from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
 from gpt.inspection.attention_views import attention_page, draw_head
@@ -23,22 +22,11 @@ from gpt.inspection.output import check_out
 from gpt.inspection.pictures import draw_heads, png
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.attention_maps import attend, attend_text
-from gpt.model.transformer import GPT
 from gpt.terminal import symbol, visible
 from gpt.text.vocabulary import Vocabulary
+from tests.test_analysis import ALPHABET, H, L, T, V, model
 
-L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike
 HOSTILE = "<script>alert(1)</script>\"'&\u2028\u2029\n\t\x00\x1b{data}</body>\u202eאé"
-
-
-def model(positions: str = "rotary", V: int = V) -> GPT:
-    """A model whose every weight is drawn at random, with dropout that must not act."""
-    sizes = {"T": T, "C": C, "n_layer": L, "n_head": H, "head_size": 6, "value_size": 7}
-    config = ModelConfig.model_validate(sizes | {"positions": positions, "dropout": 0.5})
-    made, draws = GPT(config, V), torch.Generator().manual_seed(0)
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
-    return made
 
 
 def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnalysis, Vocabulary]:
@@ -64,7 +52,7 @@ def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnaly
 @torch.no_grad()
 def test_the_weights_are_those_that_the_fast_path_used(positions, n):
     """Weights computed on another input, or in another way, would not give the blocks' output."""
-    gpt = model(positions).eval()
+    gpt = model(positions=positions)
     ids = torch.arange(n) * 5 % V
     seen: list[tuple[CausalSelfAttention, Tensor, Tensor]] = []
     for part in gpt.modules():
@@ -92,7 +80,7 @@ def test_weights_that_give_nan_are_refused():
         for parameter in gpt.parameters():
             parameter.mul_(1e30)
     with pytest.raises(CheckpointError, match="logits are NaN or infinite; load another check"):
-        attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
+        attend_text(gpt, ALPHABET, "abc")
 
 
 def rows_of(shown: str) -> list[str]:
@@ -173,9 +161,8 @@ def data_of(page: str) -> dict[str, Any]:
 
 def test_a_page_of_one_character_has_no_scores():
     """JSON has no NaN: the page would be blank."""
-    vocabulary = Vocabulary("abcdefghijklmnopq")
-    analysis = analyze_text(model().eval(), vocabulary, "a")
-    data = data_of(attention_page(analysis, "a", "t", vocabulary).decode())
+    analysis = analyze_text(model(), ALPHABET, "a")
+    data = data_of(attention_page(analysis, "a", "t", ALPHABET).decode())
     assert data["previous"] == [[None] * H] * L
     assert (data["losses"], data["without"]) == ([], [[[]] * H] * L)
 

@@ -14,19 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.config.schema import Config
 from gpt.distributed import SINGLE
 from gpt.errors import Interrupted
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.reading.sources import open_source
-from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.members import build_step
 from gpt.training.start import train_run
-from tests.conftest import metrics_of, small
+from tests.conftest import drawn, metrics_of, saved_weights, small, stop_at
+from tests.test_model import shaken
 
 pytestmark = pytest.mark.precision
 
@@ -42,18 +41,6 @@ def corpus(tmp_path: Path) -> Corpus:
     path = tmp_path / "large.txt"
     path.write_text("".join(chr(0x4E00 + i) for i in draws.permutation(ids)), encoding="utf-8")
     return load_corpus(open_source(str(path)))
-
-
-def drawn(*shape: int, seed: int, std: float = 1.0) -> Tensor:
-    return std * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def shaken(config: Config, seed: int = 5) -> GPT:
-    """With weights unlike those of a new model, whose head is zero."""
-    model = GPT(config.model, V)
-    for i, parameter in enumerate(model.parameters()):
-        parameter.data = drawn(*parameter.shape, seed=seed + i, std=0.3)
-    return model
 
 
 def loss_and_gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -115,7 +102,7 @@ def test_a_target_without_any_probability_costs_what_its_logits_say():
 def test_a_step_has_the_gradients_of_the_models_logits(corpus, set_threads, threads, changes):
     set_threads(threads)
     config = small(**changes, train__precision="fp32", train__grad_clip=0)
-    model, reference = shaken(config), shaken(config)
+    model, reference = (shaken(GPT(config.model, V)).train() for _ in range(2))
     step = build_step(config, model, CPU, SINGLE, corpus.train)
     x, y, _ = step.draw(7)
     loss, _ = step(7)
@@ -152,19 +139,8 @@ def test_a_run_resumes_bit_for_bit(corpus, set_threads, members, accumulation):
     set_threads(2)
     config = small(model__ensemble=members, train__accumulation=accumulation)
     train_run(config, corpus, Path("whole"))
-    steps: list[int] = []
     with pytest.raises(Interrupted, match="stopped at step 4, saved"):
-        train_run(
-            config,
-            corpus,
-            Path("part"),
-            on_event=lambda event: steps.append(event["step"]),
-            should_stop=lambda: 4 in steps,
-        )
+        train_run(config, corpus, Path("part"), **stop_at(4))
     train_run(config, corpus, Path("part"), mode="resume")
-    whole, part = (read_checkpoint(Path(run), "last") for run in ("whole", "part"))
-    assert whole.step == part.step == config.train.steps
-    assert {n: w.tobytes() for n, w in whole.weights.items()} == {
-        n: w.tobytes() for n, w in part.weights.items()
-    }
+    assert saved_weights("whole") == saved_weights("part")
     assert metrics_of(Path("whole")) == metrics_of(Path("part"))

@@ -19,10 +19,7 @@ from gpt.config.schema import ModelConfig
 from gpt.lessons import FOLLOW, LESSONS, ladder, textbook
 from gpt.lessons.render import check, check_differ, heat_map, table, to_notebook, to_program
 from gpt.model.transformer import GPT
-from gpt.reading.sources import open_source
-from gpt.text.corpus import load_corpus
-from gpt.training.start import train_run
-from tests.conftest import small
+from tests.conftest import trained
 from tests.lessons import SECONDS, cells_of, printed, short, shown
 from tests.test_model import shaken
 
@@ -32,11 +29,8 @@ TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run trained with dropout and QK norm, on a text of its own."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "text.txt").write_text(TEXT * 53)
-    config = small(train__steps=40, model__dropout=0.5, model__attention_scale=1.5)
-    train_run(config, load_corpus(open_source(str(folder / "text.txt"))), folder / "run")
-    return str(folder / "run")
+    changes = {"train__steps": 40, "model__dropout": 0.5, "model__attention_scale": 1.5}
+    return str(trained(tmp_path_factory.mktemp("trained"), TEXT * 53, **changes))
 
 
 def run_of(name: str, run: str) -> str | None:

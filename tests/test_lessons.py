@@ -9,7 +9,6 @@ import torch
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import ladder
-from gpt.lessons.textbook import MultiHeadAttention
 from gpt.model.attention import CausalSelfAttention
 from tests.lessons import cells_of, printed, shown
 from tests.test_model import shaken
@@ -182,12 +181,6 @@ def test_a_new_textbook_model_has_the_loss_that_is_printed():
     loss, uniform = re.search(r"(\d\.\d+)  (\d\.\d+)\n", printed("model")).groups()  # type: ignore[union-attr]
     assert float(uniform) == pytest.approx(math.log(65), abs=1e-4)
     assert float(loss) == pytest.approx(float(uniform), abs=0.2)
-
-
-def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved():
-    fused = MultiHeadAttention(15, 3, 7)
-    assert [name for name, _ in fused.named_buffers()] == ["mask"]
-    assert {name.split(".")[0] for name in fused.state_dict()} == {"qkv", "projection"}
 
 
 def test_the_causality_test_passes_what_is_causal():

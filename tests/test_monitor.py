@@ -1,18 +1,15 @@
 """What a run shows: TensorBoard's events as TensorBoard itself reads them, and the bar."""
 
-import fcntl
 import io
 import json
 import logging
 import os
-import pty
 import re
 import shutil
-import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,22 +55,12 @@ def points(run: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events_of(run).Scalars(tag)]
 
 
-def context(run: Path) -> RunContext:
+def board(run: Path, next_step: int | None) -> TensorBoard:
     text = Path("watched.txt")
     text.write_text(PANGRAM * 29)
-    return RunContext(
-        small(),
-        load_corpus(open_source(str(text))),
-        run,
-        SINGLE,
-        lambda: False,
-        torch.device("cpu"),
-        time.perf_counter,
-    )
-
-
-def board(run: Path, next_step: int | None = None) -> TensorBoard:
-    return TensorBoard(context(run), next_step)
+    corpus, cpu = load_corpus(open_source(str(text))), torch.device("cpu")
+    context = RunContext(small(), corpus, run, SINGLE, lambda: False, cpu, time.perf_counter)
+    return TensorBoard(context, next_step)
 
 
 @contextmanager
@@ -241,58 +228,21 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
     assert capfd.readouterr().err == ""
 
 
-class Terminal:
-    """A terminal of a width, which sys.stderr writes to; what it shows, by its last lines."""
-
-    def __init__(self, columns: int) -> None:
-        leader, follower = pty.openpty()
-        self.leader = leader
-        self.file = open(follower, "w", encoding="utf-8")  # noqa: SIM115, PTH123
-        self.resize(columns)
-
-    def resize(self, columns: int) -> None:
-        size = struct.pack("HHHH", 24, columns, 0, 0)
-        fcntl.ioctl(self.file.fileno(), termios.TIOCSWINSZ, size)
-
-    def shown(self) -> list[str]:
-        """The lines written since the last call, with how their rest is cleared."""
-        print("\f", file=self.file, end="", flush=True)
-        written = b""
-        while not written.endswith(b"\f"):
-            written += os.read(self.leader, 2**16)
-        return [line for line in re.split(r"[\r\n\f]+", written.decode()) if line]
-
-    def close(self) -> None:
-        self.file.close()
-        os.close(self.leader)
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Terminal]]:
-    opened: list[Terminal] = []
-
-    def open_one(columns: int) -> Terminal:
-        opened.append(Terminal(columns))
-        monkeypatch.setattr(sys, "stderr", opened[-1].file)
-        return opened[-1]
-
-    yield open_one
-    monkeypatch.undo()
-    for one in opened:
-        one.close()
-
-
-LONG = "val 12.3456, train 12.3456, 212k chars/s"
-
-
 @pytest.mark.parametrize("columns", [10, 40, 80, 200])
-def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(columns, terminal):
+def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(columns, monkeypatch):
     """At 80 columns it was one character wide, and its fields were cut."""
-    screen = terminal(columns)
-    bar = make_bar(total=2500, initial=1500)
-    bar.set_description_str(LONG)
-    bar.close()
-    line = screen.shown()[-1].rstrip()
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
+    with os.fdopen(follower, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        bar = make_bar(total=2500, initial=1500)
+        bar.set_description_str("val 12.3456, train 12.3456, 212k chars/s")
+        bar.close()
+        written = b""
+        while not written.endswith(b"\n"):
+            written += os.read(leader, 2**16)
+    os.close(leader)
+    line = written.decode().strip().split("\r")[-1]
     assert disp_len(line) <= columns
     words = {"val": "val 12.3456", "train": "train 12.3456", "pace": "212k chars/s", "time": "<"}
     words |= {"count": "1500/2500", "percent": " 60%", "bar": "|██"}

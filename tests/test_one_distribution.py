@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 import gpt
 from gpt.api.model import Model
 from gpt.sampling.stopping import collect
-from tests.serving import ask, shared_server, trained  # noqa: F401
+from tests.conftest import trained
+from tests.serving import ask, shared_server  # noqa: F401
 from tests.test_export import Page
 from tests.test_page import Chrome, browser  # noqa: F401
 

@@ -10,10 +10,7 @@ from gpt.config.train_config import TrainConfig
 from gpt.model.transformer import GPT
 from gpt.training.optimizer import AdamW, Muon, make_optimizers, orthogonalise
 from gpt.training.schedule import Schedule
-
-
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.conftest import drawn
 
 
 def tiny() -> GPT:

@@ -17,12 +17,6 @@ README = (ROOT / "README.md").read_text("utf-8")
 TEXT = PANGRAM.capitalize() * 43
 
 
-def python_lines() -> str:
-    """The README's lines of Python."""
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    return str(block)
-
-
 def test_the_lines_of_python_run_in_a_fresh_process(tmp_path):
     """And in a thread of it: a signal handler can only be installed in the main thread."""
     (tmp_path / "my.txt").write_text(TEXT, "utf-8")
@@ -32,7 +26,8 @@ def test_the_lines_of_python_run_in_a_fresh_process(tmp_path):
         "thread.start()\n"
         "thread.join()"
     )
-    command = [sys.executable, "-c", program, python_lines()]
+    (lines,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    command = [sys.executable, "-c", program, lines]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "'kind': 'evaluation'" in done.stdout
     shapes = re.findall(r"torch\.Size\(\[(.*?)\]\)", done.stdout)
@@ -75,14 +70,12 @@ def test_every_behaviour_of_the_map_is_where_it_says():
         assert thing in named, f"{name}: {thing}"
 
 
-TESTS = Path(__file__).parent
-
-
 def test_every_test_that_the_readme_names_is_there():
-    named = re.findall(r"`(test_\w+\.py::test_\w+)`", (TESTS / "README.md").read_text("utf-8"))
+    tests = ROOT / "tests"
+    named = re.findall(r"`(test_\w+\.py::test_\w+)`", (tests / "README.md").read_text("utf-8"))
     there = {
         f"{path.name}::{node.name}"
-        for path in TESTS.glob("test_*.py")
+        for path in tests.glob("test_*.py")
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }

@@ -34,8 +34,9 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import PANGRAM
 
+pytestmark = pytest.mark.usefixtures("quick_choices")
+
 LETTERS = "abcdefghijklm \n"
-ALONE = Config.model_validate({"device": "cpu", "threads": 1})
 TINY = {"n_layer": 1, "C": 8, "n_head": 1, "T": 16}
 
 
@@ -58,7 +59,6 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
 
 
 def letters(ids: np.ndarray) -> Corpus:
-    """A text of LETTERS."""
     corpus = corpus_of(len(ids), V=len(LETTERS))
     return replace(corpus, ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS))
 
@@ -164,11 +164,11 @@ def test_settings_are_those_of_the_shipped_configs_at_their_lengths():
             assert getattr(ours.train, key) == pytest.approx(getattr(shipped.train, key), rel=rel)
 
 
-def clock_since_now() -> float:
-    return time.perf_counter() - BEGAN
-
-
-BEGAN = time.perf_counter()
+def choose(corpus: Corpus, minutes: float = 0.2, **given_settings: object) -> Config:
+    """Choose a config for one thread around `given_settings`, with a clock that starts now."""
+    began = time.perf_counter()
+    base = Config.model_validate({"device": "cpu", "threads": 1} | given_settings)
+    return choose_config(corpus, base, minutes, lambda: time.perf_counter() - began)[0]
 
 
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it():
@@ -178,29 +178,26 @@ def test_what_is_set_is_kept_and_the_rest_chosen_around_it():
         "train": {"batch_size": 5, "beta2": 0.9, "max_steps": 7, "warmup_steps": 3},
         "data": {"val_fraction": 0.2},
     }
-    base = Config.model_validate({"device": "cpu", "threads": 1} | given_settings)
-    config = choose_config(corpus, base, 0.2, clock_since_now)[0]
+    config = choose(corpus, **given_settings)
     for section, values in given_settings.items():
         for key, value in values.items():
             assert getattr(getattr(config, section), key) == value
-    assert config.train.muon_learning_rate != base.train.muon_learning_rate
+    assert config.train.muon_learning_rate != Config().train.muon_learning_rate
 
 
 def test_sizes_that_do_not_fit_what_is_set_are_left_out():
     """64 heads need an even number of channels each."""
     corpus = letters(np.random.default_rng(3).integers(len(LETTERS), size=40_000))
-    base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_head": 64}})
-    assert choose_config(corpus, base, 0.2, clock_since_now)[0].model.C % 128 == 0
-    base = Config.model_validate({"device": "cpu", "train": {"accumulation": 3}})
+    assert choose(corpus, model={"n_head": 64, "T": 16}).model.C % 128 == 0
     with pytest.raises(ConfigError, match=r"train\.accumulation"):
-        choose_config(corpus, base, 0.2, clock_since_now)
+        choose(corpus, train={"accumulation": 3})
 
 
 @pytest.mark.parametrize(("period", "repeats"), [(100, True), (10_007, False)])
 def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(period, repeats):
     lines = np.random.default_rng(5).integers(len(LETTERS), size=period)
     corpus = letters(np.tile(lines, 1 + 40_000 // period)[:40_000])
-    model = choose_config(corpus, ALONE, 0.1, clock_since_now)[0].model
+    model = choose(corpus, 0.1).model
     assert model.key_offset == repeats
     assert model.n_head >= 1 + repeats
 
@@ -208,25 +205,23 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(period
 def test_val_is_made_smaller_if_scoring_it_would_take_the_time_for_training():
     """Also checks that it still holds a window: rounded down, it once held less."""
     corpus = corpus_of(30_000_000)
-    base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"n_layer": 1, "C": 32}})
-    config = choose_config(corpus, base, 0.1, clock_since_now)[0]
+    small = {"n_layer": 1, "C": 32}
+    config = choose(corpus, 0.1, model=small)
     assert config.model.T * 2 < config.data.val_fraction * 30_000_000 < 2_000_000
-    kept = load_config(base, ["data.val_fraction=0.1"])
-    assert choose_config(corpus, kept, 0.1, clock_since_now)[0].data.val_fraction == 0.1
+    kept = choose(corpus, 0.1, model=small, data={"val_fraction": 0.1})
+    assert kept.data.val_fraction == 0.1
 
 
 def test_choosing_stops_when_it_is_asked_to():
     with pytest.raises(Interrupted, match="nothing was written"):
-        choose_config(corpus_of(40_000), ALONE, 0.2, clock_since_now, lambda: True)
+        choose_config(corpus_of(40_000), Config(), 0.2, lambda: 0.0, lambda: True)
 
 
 def test_ranks_share_a_batch_and_measure_their_speed_together():
     """Bug: under torchrun, the run was planned for one process."""
     corpus = corpus_of(40_000)
-    base = Config.model_validate(
-        {"device": "cpu", "threads": 1, "model": TINY, "train": {"batch_size": 8}}
-    )
-    config, probed = choose_config(corpus, base, 0.2, clock_since_now, ranks=Ranks(size=4))
+    base = Config.model_validate({"device": "cpu", "model": TINY, "train": {"batch_size": 8}})
+    config, probed = choose_config(corpus, base, 0.2, lambda: 0.0, ranks=Ranks(size=4))
     assert (config.train.batch_size, probed) == (8, None)
 
 

@@ -11,7 +11,6 @@ import tracemalloc
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import gpt
 from gpt.sampling.stopping import collect
 from gpt.serve.completions import parse_request
 from gpt.serve.served_model import ServedModel
-from tests.conftest import PANGRAM, small
+from tests.conftest import PANGRAM, trained
 from tests.serving import (  # noqa: F401
     LONG,
     WAIT_S,
@@ -139,12 +138,10 @@ def test_bytes_of_a_character_are_sent_together(tmp_path):
 
     A bug: streams had characters, such as U+2028, at which clients that split lines split JSON.
     """
-    text = tmp_path / "text.txt"
-    text.write_text("ありがとう。" * 97, "utf-8")
-    config = small(data__vocabulary="bytes", train__steps=199, train__learning_rate=2e-2)
-    outcome = gpt.train(config, text=str(text), run_dir=tmp_path / "run")
+    changes = {"data__vocabulary": "bytes", "train__steps": 199, "train__learning_rate": 2e-2}
+    run = trained(tmp_path, "ありがとう。" * 97, **changes)
     prompt = [*"ありが".encode()][:-1]  # without the last byte of a character
-    with serving(Path(outcome.run)) as (url, _):
+    with serving(run) as (url, _):
         fields = {"prompt": prompt, "temperature": 0, "max_tokens": 12, "logprobs": 0}
         status, answer, _ = ask(url, fields)
         choice = answer["choices"][0]

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,17 +61,6 @@ def test_two_signals_at_once_end_the_program(start):
     process = start(sys.executable, "-c", TWO_SIGNALS, stderr=subprocess.PIPE)
     _, err = process.communicate(timeout=HANGS_S)
     assert (process.returncode, "Error" in err) == (128 + signal.SIGTERM, False)
-
-
-def test_no_handler_is_installed_off_the_main_thread():
-    """signal.signal raises ValueError there: a run in a notebook's thread could not start."""
-
-    def in_context() -> list[object]:
-        with StopSignals("SIGINT", "SIGTERM", "SIGHUP"):
-            return [signal.getsignal(number) for number in SIGNALS]
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(in_context).result() == [signal.SIG_DFL] * 3
 
 
 @pytest.mark.parametrize("in_event_loop", [False, True])

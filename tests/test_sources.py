@@ -69,7 +69,6 @@ def read(source: str, **data: Any) -> str:
 
 
 def texts(content: bytes, name: str, column: str) -> list[str]:
-    """The documents of a table."""
     return [*documents(write(content, name), column=column).values()]
 
 
@@ -80,7 +79,6 @@ def refusal(source: str | tuple[str, ...], **data: Any) -> str:
 
 
 def notices(source: str | tuple[str, ...], **data: Any) -> list[str]:
-    """What is told of how a text was read."""
     opened = open_source(source, DataConfig(**data))
     for document in opened.documents():
         [*document.chunks()]
@@ -115,7 +113,6 @@ def tarred(members: dict[str, bytes], suffix: str = "") -> str:
 
 @contextlib.contextmanager
 def in_chunks(size: int) -> Iterator[None]:
-    """Read files in chunks of `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries, "CHUNK_BYTES", size)
         yield
@@ -533,19 +530,13 @@ BAD = {  # a bad record in a table, with its number, and the message about it
     "t.csv:3": (b"id,text\n1,a\n2\n3,b\n", "expected 2 columns, as in the first row, got fewer"),
     "v.csv:3": (b'text,id\na,1\n"x" y,2\nb,3', "expected CSV, got ',' expected after '\"'"),
     "y.csv:3": (b'text\n"a\nb', "expected CSV, got unexpected end of data"),
-    "t.tsv:3": (
-        b"id\ttext\n1\ta\n\tx\ty\n3\tb",
-        "expected 2 columns, as in the first row, got more",
-    ),
+    "t.tsv:3": (b"id\ttext\n1\ta\n\tx\ty", "expected 2 columns, as in the first row, got more"),
     "t.jsonl:2": (
         b'{"text": "a"}\n{"id": 2, "tags": ["x"]}',
         "expected a text at text (data.column can name another column)",
     ),
     "u.jsonl:2": (b'{"text": "a"}\n{"text": \n{"text": "b"}', "expected JSON, got Expecting value"),
-    "w.jsonl:2": (
-        b'{"text": "a"}\n{"text": "\\ud83d"}',
-        "expected Unicode text, got a lone surrogate",
-    ),
+    "w.jsonl:2": (b'{"text": "a"}\n{"text": "\\ud83d"}', "expected Unicode text"),
     "x.jsonl:2": (b"\n" + b"[" * 10**5, "expected JSON, got "),
     "t.json:2": (b'[{"text": "a"}, {"text": {}}]', "expected a text at text (data.column "),
     "u.json:1": (b'[{"text": "a"}, {"text": "b"', "expected JSON, got Expecting ','"),
@@ -565,9 +556,8 @@ def test_a_bad_record_is_refused_with_its_number(place):
 def test_what_is_wrong_with_a_table_is_told():
     told = refusal(write(b'{"text": "\xff"}', "t.jsonl"), column="text")
     assert ": byte 0xff at offset 10 is not UTF-8" in told
-    assert "t.csv: expected some text, got none" in refusal(
-        write(b"text\n", "t.csv"), column="text"
-    )
+    told = refusal(write(b"text\n", "t.csv"), column="text")
+    assert "t.csv: expected some text, got none" in told
     told = refusal(write(b"text", "t.txt"), column="text")
     assert "t.txt: data.column is for .jsonl, .json, .csv, .tsv and .parqu" in told
     assert read(write(b"id,text\n1,a", "t.csv")) == "id,text\n1,a"  # without data.column
@@ -812,13 +802,12 @@ def test_python_source_is_the_library_that_this_python_runs():
 
 TINY = (
     *("--set", "model.T=7", "--set", "model.C=16", "--set", "model.n_layer=1"),
-    *("--device", "cpu"),
+    *("--set", "train.sample_length=0", "--set", "sample.length=3", "--device", "cpu"),
 )
 
 
-def train(gpt: Any, *arguments: str) -> tuple[int, str, str]:
-    code, out, err = gpt("train", *arguments, *TINY)
-    return code, out, err
+def train(gpt: Any, *arguments: str) -> Any:
+    return gpt("train", *arguments, *TINY)
 
 
 def test_several_texts_are_trained_on_and_the_run_is_named_after_the_first(gpt):

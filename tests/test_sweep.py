@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,17 +54,11 @@ def load(text_file: Path) -> Load:
 
 
 def trials_of(base: Config | None, *changes: str, is_open: bool = True) -> list[Trial]:
-    """The trials of a sweep over `changes`."""
     return [
         Trial(name=name, values=values, is_open=is_open,
               asked=load_config(base, [*changes, *(f"{k}={v}" for k, v in values.items())]))
         for name, values in combinations(changes).items()
     ]  # fmt: skip
-
-
-def configs_of(trials: list[Trial], choose: Callable[[Config], Config], load: Load) -> list[Config]:
-    """The configs that a sweep trains with, with those of `choose` for what is left open."""
-    return [trial.config for trial in specify(trials, choose, load, lambda: False).runs]
 
 
 def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
@@ -208,7 +201,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_f
         C = config.model.C
         return load_config(config, [f"model.n_layer={next(depths)}", f"train.learning_rate={C}e-4"])
 
-    configs = configs_of(trials, choose, load)
+    configs = [trial.config for trial in specify(trials, choose, load, lambda: False).runs]
     assert [(c.model.C, c.model.n_layer, c.train.learning_rate) for c in configs] == [
         *((88, 3, 88e-4), (104, 5, 104e-4)),
         *((88, 3, 1e-3), (104, 5, 1e-3), (88, 3, 2e-3), (104, 5, 2e-3)),
@@ -393,10 +386,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt, config_file):
         (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
         (["--set", "model.value_size=10,null"], "null stands for the default value"),
-        (
-            ["--seeds", "2", "--set", "train.init_from=none"],
-            "train.init_from: none: expected the folder",
-        ),
+        (["--seeds", "2", "--set", "train.init_from=none"], "none: expected the folder"),
         (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )

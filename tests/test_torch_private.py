@@ -12,6 +12,7 @@ import torch
 from gpt import torch_private
 from gpt.cuda_graph import replayed
 from gpt.training.optimizer import AdamW
+from tests.conftest import drawn
 from tests.pretend import two_gpus
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
@@ -52,10 +53,6 @@ def test_private_operators_stand_in_one_file():
     assert private_names(own) == IN_TORCH_PRIVATE
     others = (private_names(path) for path in PACKAGE.rglob("*.py") if path != own)
     assert set().union(*others) == ELSEWHERE
-
-
-def drawn(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_linear_layer_with_relu_is_that_of_two_operations(monkeypatch):

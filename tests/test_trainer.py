@@ -17,23 +17,16 @@ from gpt.text.corpus import load_corpus
 from gpt.training.rollback import Diverged
 from gpt.training.start import train_run
 from gpt.training.stopwatch import Stopwatch
-from tests.conftest import before_forward, metrics_of, small
-from tests.test_training import RISING, same_weights
+from tests.conftest import before_forward, metrics_of, saved_weights, small, stop_at
+from tests.test_training import RISING
 
 pytestmark = pytest.mark.precision
 
 
 def test_after_an_early_stop_the_newest_weights_are_sampled(corpus):
     """`best` was step 0, untrained, until the first evaluation."""
-    steps = []
     with pytest.raises(Interrupted, match="stopped at step 10, saved"):
-        train_run(
-            small(train__eval_every=11),
-            corpus,
-            Path("r"),
-            on_event=lambda event: steps.append(event["step"]),
-            should_stop=lambda: 10 in steps,
-        )
+        train_run(small(train__eval_every=11), corpus, Path("r"), **stop_at(10))
     assert gpt.load("r").step == 10
 
 
@@ -62,7 +55,7 @@ def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus):
     assert shown.val_loss == outcome.best_val_loss, "bug: gpt runs and an export lacked it"
     assert shown.bits_per_byte == pytest.approx(outcome.bits_per_byte)
     train_run(small(**RISING), corpus, Path("whole"))
-    assert same_weights(Path("r"), Path("whole"))
+    assert saved_weights("r") == saved_weights("whole")
 
 
 def test_the_last_step_is_the_best_if_only_the_part_says_otherwise():
