@@ -199,7 +199,6 @@ def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
     named = dict(model.named_parameters())
     for name, p in named.items():
         nn.init.constant_(p, 1.0 if name.endswith("norm.weight") else 0.0)
-    for name, p in named.items():
         if name.endswith(("qkv.weight", "expand.weight")):
             nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator)
     large = model.head.out_features >= LARGE_VOCABULARY

@@ -1,8 +1,4 @@
-"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written.
-
-`Checkpointer.is_due` explains when a checkpoint is due. `gpt.runs.write.write_checkpoint` removes
-old ones: it keeps the newest KEPT_CHECKPOINTS, the best and the previous best.
-"""
+"""Write the checkpoints of a run, and advise what to do if a checkpoint cannot be written."""
 
 import math
 from dataclasses import asdict
