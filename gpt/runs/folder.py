@@ -57,10 +57,8 @@ def is_sweep(folder: Path) -> bool:
 def find_run(name: str | None) -> Path:
     """Return the folder of the run `name` (a path, or a name in `runs/`); None is the newest.
 
-    If an overwrite of that run was killed, complete or undo it first.
-
-    Raises:
-        UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
+    If an overwrite of that run was killed, complete or undo it first. Raise UsageError if there is
+    no such run, it has no checkpoint yet, or it is a sweep.
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]

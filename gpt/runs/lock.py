@@ -26,8 +26,6 @@ WRITTEN = (  # globs of the files and folders of a run, in the order in which th
     "provenance.jsonl",
     STORED_INPUT,
     "events.out.tfevents.*",
-    "projector",
-    "projector_config.pbtxt",
     "config.yaml",  # must be last: see `finish_overwrite`
 )
 
@@ -52,7 +50,7 @@ def locked(run: Path) -> Iterator[None]:
 
 def check_plain(run: Path) -> None:
     """Raise UsageError if a file of a run is a pipe, or a link, which may lead out of the run."""
-    for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
+    for entry in _entries(run, *WRITTEN, LOCK):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")

@@ -35,10 +35,8 @@ KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; the best is kept a
 def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> None:
     """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
 
-    The newest KEPT_CHECKPOINTS checkpoints, the best and the previous best are kept.
-
-    Raises:
-        OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
+    The newest KEPT_CHECKPOINTS checkpoints, the best and the previous best are kept. Raise OSError
+    if the checkpoint cannot be written; the other checkpoints are then unchanged.
     """
     folder = run / "checkpoints"
     if not folder.exists():
@@ -66,8 +64,11 @@ def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> N
     contents[layout.MANIFEST] = manifest_of(contents)
     _write(layout.step_folder(folder, data.step), contents)
     write_index(folder, data)
-    newest = layout.steps_in(folder)[-KEPT_CHECKPOINTS:]
-    _prune(folder, {*newest, data.best_step, best_before})
+    kept = {*layout.steps_in(folder)[-KEPT_CHECKPOINTS:], data.best_step, best_before}
+    for entry in folder.iterdir():
+        ours = re.fullmatch(rf"{STEP_NAME}|\.{STEP_NAME}\.(tmp|replaced)", entry.name)
+        if ours and not (ours[1] and int(ours[1]) in kept):
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def write_config(run: Path, config: Config) -> None:
@@ -114,14 +115,6 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
-
-
-def _prune(folder: Path, kept: set[int | None]) -> None:
-    """Remove temporary folders, and all checkpoints except those of the steps in `kept`."""
-    for entry in folder.iterdir():
-        ours = re.fullmatch(rf"{STEP_NAME}|\.{STEP_NAME}\.(tmp|replaced)", entry.name)
-        if ours and not (ours[1] and int(ours[1]) in kept):
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def note_start(
