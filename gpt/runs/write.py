@@ -1,7 +1,4 @@
-"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume.
-
-Checkpoints are written atomically, so that a reader never sees an incomplete one.
-"""
+"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
 """Evaluate a model during training: val losses, samples, and the outcome at the end of a run."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from gpt.evaluation.baselines import trigram_bits_per_character
@@ -19,16 +19,6 @@ from gpt.training.run_state import CurrentStep, Progress
 from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Result of the evaluation of a step."""
-
-    losses: dict[str, float]  # by name, in nats per id; see `Evaluator.evaluate`
-    progress: Progress  # of the run, including this evaluation
-    is_best: bool  # whether the step has the lowest loss so far
-    reason_to_stop: str  # why training ends at this step; empty while it continues
-
-
 class Evaluator:
     """Evaluates a model on the val split. It stores nothing of the run; methods return results."""
 
@@ -37,14 +27,19 @@ class Evaluator:
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
         self.untrained_loss = math.log(len(context.corpus.vocabulary))  # all ids equally likely
 
-    def evaluate(self, step: int, part_done: Fraction, progress: Progress) -> Evaluation:
+    def evaluate(
+        self, step: int, part_done: Fraction, progress: Progress
+    ) -> tuple[dict[str, float], Progress, bool, str]:
         """Compute the val loss; decide whether `step` is the best so far and whether training ends.
 
         `part_done` is the fraction of the run that is done after `step` steps; at 1, training ends.
         `progress` is that of the run before this evaluation.
 
         Returns:
-            An Evaluation. Its losses are `val_loss` on the whole val split, or `val_loss_part` if
+            Losses by name, in nats per id; the progress with this evaluation; whether `step` has
+            the lowest loss so far; and why training ends, or "" while it continues.
+
+            The losses are `val_loss` on the whole val split, or `val_loss_part` if
             `train.eval_characters` limits evaluations to a part. The evaluation that ends training
             returns both. With an ensemble, each member's loss is included; see `_score`. If ids are
             bytes, `val_loss_per_character` accompanies `val_loss`.
@@ -84,7 +79,7 @@ class Evaluator:
         )
         if self.context.corpus.vocabulary.is_bytes and "val_loss" in losses:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
-        return Evaluation(losses, progress, is_best, reason)
+        return losses, progress, is_best, reason
 
     def sample(self, step: int) -> str:
         """Return `train.sample_length` characters that the model generates, seeded by `step`."""
