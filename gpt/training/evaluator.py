@@ -12,7 +12,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
-from gpt.training.advice import TINY, advise
+from gpt.training.advice import advise
 from gpt.training.rollback import Diverged
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import CurrentStep, Progress
@@ -107,13 +107,10 @@ class Evaluator:
             step=now.step,
             passes=passes,
             advice=advise(
-                train_loss=now.metrics.get("train_loss", val_loss),
-                val_loss=val_loss,
-                best_val_loss=best,
-                fall=1 - progress.loss / max(progress.middle_loss, TINY),
-                passes=passes,
-                untrained_loss=self.untrained_loss,
-                best_step=progress.best_step,
+                progress,
+                now.metrics.get("train_loss", val_loss),
+                passes,
+                self.untrained_loss,
                 is_limited=train.minutes is not None and now.step == train.max_steps,
             ),
             val_loss=val_loss,
