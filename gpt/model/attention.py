@@ -115,8 +115,7 @@ class CausalSelfAttention(nn.Module):
         """Concatenate and project the heads' outputs: (B, H, T, value size) -> (B, T, C)."""
         B, _, T, _ = y.shape
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
-        out: Tensor = self.dropout(self.projection(y))  # (B, T, C)
-        return out
+        return self.dropout(self.projection(y))  # (B, T, C)
 
 
 def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
