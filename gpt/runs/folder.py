@@ -11,15 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import (
-    GPTError,
-    Unreadable,
-    UsageError,
-    arguments,
-    command,
-    resume_command,
-    shown,
-)
+from gpt.errors import GPTError, Unreadable, UsageError, arguments, command, resume_command, shown
 from gpt.files import read_bounded
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
