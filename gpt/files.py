@@ -44,11 +44,7 @@ def write_atomically(path: Path, content: Iterable[bytes]) -> None:
 
 
 def write_synced(path: Path, content: Iterable[bytes]) -> None:
-    """Write a new file and sync it to the disk.
-
-    Raises:
-        FileExistsError: `path` exists already, as a file, folder or link.
-    """
+    """Write a new file and sync it to the disk; raise FileExistsError if `path` exists."""
     with naming(path), path.open("xb") as file:
         file.writelines(content)
         sync(file)

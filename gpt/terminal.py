@@ -1,7 +1,4 @@
-"""Text for the terminal: characters that are safe to print, tables, and status lines.
-
-A status line is a message about what a command is doing, shown if it takes more than 0.5 s.
-"""
+"""Text for the terminal: characters that are safe to print, tables, and status lines."""
 
 import logging
 import threading

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from gpt.evaluation.baselines import trigram_bits_per_character
 from gpt.reading.sources import open_source
 from gpt.text.corpus import load_corpus
 from gpt.training.advice import advise
+from gpt.training.run_state import Progress
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 
@@ -624,9 +626,12 @@ def test_without_a_terminal_a_line_from_time_to_time_shows_the_progress(
 )
 def test_the_losses_of_a_run_decide_what_would_help_most(numbers, advice):
     """Bugs: more time was advised after a divergence, and for a text that was used up."""
-    assert re.match(advice, advise(*numbers, untrained_loss=4.0, best_step=1))
-    fine_tuned = advise(*numbers, untrained_loss=4.0, best_step=0)
+    train_loss, val_loss, best, fall, passes = numbers
+    progress = Progress(1 - fall, middle_loss=1.0, val_loss=val_loss, best_val_loss=best)
+    trained = replace(progress, best_step=1)
+    assert re.match(advice, advise(trained, train_loss, passes, 4.0, is_limited=False))
+    fine_tuned = advise(progress, train_loss, passes, 4.0, is_limited=False)
     assert "train.learning_rate would help most" in fine_tuned, "bug: more time was advised"
-    if (numbers[4], "more time" in advice) == (9, True):
-        limited = advise(*numbers, untrained_loss=4.0, best_step=1, is_limited=True)
+    if (passes, "more time" in advice) == (9, True):
+        limited = advise(trained, train_loss, passes, 4.0, is_limited=True)
         assert re.match("more text would help most: after 9.0 passes .* overfit", limited)

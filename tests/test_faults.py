@@ -159,9 +159,7 @@ def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus):
 
 def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(corpus, monkeypatch):
     """It once waited for the evaluation's end: minutes, on a large text."""
-    monkeypatch.setattr(
-        "gpt.evaluation.windows.EVAL_CHARACTERS", 26
-    )  # the val split is many batches
+    monkeypatch.setattr("gpt.evaluation.windows.EVAL_CHARACTERS", 26)  # many batches
     config = small(train__eval_every=11)
     train_run(config, corpus, Path("uninterrupted"))
     windows: list[int] = []
@@ -446,10 +444,7 @@ def test_a_link_out_of_the_run_is_not_followed(corpus):
     train_run(small(**PART), corpus, Path("r"))
     nowhere, secret, kept = Path("nowhere").resolve(), Path("secret").resolve(), Path("kept")
     secret.write_text("mine")
-    names = (
-        *("metrics.jsonl", "provenance.jsonl", "config.yaml", "events.out.tfevents.1", ".lock"),
-        *("projector", "projector_config.pbtxt"),
-    )
+    names = ("metrics.jsonl", "provenance.jsonl", "config.yaml", "events.out.tfevents.1", ".lock")
     for name, target in product(names, (nowhere, secret)):
         link = Path("r", name)
         if link.exists():

@@ -29,30 +29,22 @@ def _written(period: Period) -> int | str:
     return f"{period.percent} %" if period.percent is not None else f"{period.minutes} min"
 
 
-def _parsed(value: object) -> Period | None:
-    """Return the period that a config contains as `value`, or None if it is not a period."""
-    if isinstance(value, Period):
-        return value
-    if type(value) is int and 0 < value <= MAX_COUNT:
-        return Period(steps=value)
-    text = value if isinstance(value, str) else ""
-    if re.fullmatch(PERCENT, text):
-        return Period(percent=Decimal(text.removesuffix(" %")))
-    if re.fullmatch(MINUTES, text):
-        return Period(minutes=int(text.removesuffix(" min")))
-    return None
-
-
 def _steps_or_percent(value: object) -> Period:
-    if (period := _parsed(value)) is None or period.minutes is not None:
-        raise ValueError("expected a number of steps, or a part of the run such as `10 %`")
-    return period
+    if isinstance(value, str) and re.fullmatch(PERCENT, value):
+        return Period(percent=Decimal(value.removesuffix(" %")))
+    return _steps(value, "a part of the run such as `10 %`")
 
 
 def _steps_or_minutes(value: object) -> Period:
-    if (period := _parsed(value)) is None or period.percent is not None:
-        raise ValueError("expected a number of steps, or of minutes such as `10 min`")
-    return period
+    if isinstance(value, str) and re.fullmatch(MINUTES, value):
+        return Period(minutes=int(value.removesuffix(" min")))
+    return _steps(value, "of minutes such as `10 min`")
+
+
+def _steps(value: object, other: str) -> Period:
+    if type(value) is int and 0 < value <= MAX_COUNT:
+        return Period(steps=value)
+    raise ValueError(f"expected a number of steps, or {other}")
 
 
 StepsOrPercent = Annotated[Period, BeforeValidator(_steps_or_percent), PlainSerializer(_written)]

@@ -1,7 +1,4 @@
-"""The tree of settings: the sections for model and sampling, and a table of all settings.
-
-The sections for the text and for training are in data_config.py and train_config.py.
-"""
+"""The tree of settings: the sections for model and sampling, and a table of all settings."""
 
 import json
 import re
@@ -9,13 +6,12 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
 
 from gpt.config.data_config import DataConfig
 from gpt.config.section import (
     ConfigSection,
     Fraction,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     Setting,

@@ -64,8 +64,6 @@ def check_utf8(text: str) -> str:
 
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, AfterValidator(check_utf8)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(check_utf8)]

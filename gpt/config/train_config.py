@@ -3,16 +3,14 @@
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from gpt.config.period import StepsOrMinutes, StepsOrPercent
 from gpt.config.section import (
     MAX_COUNT,
     ConfigSection,
     Fraction,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     TextName,
     inherited,

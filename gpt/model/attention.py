@@ -72,10 +72,18 @@ class CausalSelfAttention(nn.Module):
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the values (B, H, T, value size) and weights (B, H, T, T).
 
-        `weights[..., t, s]` is the weight of the value at position s in the sum at position t.
+        `weights[..., t, s]` is the weight of the value at position s in the sum at position t. Up
+        to rounding, the scores equal these steps of the paper, which take twice as long::
+
+            scores = scale * q @ k.transpose(-2, -1)
+            later = torch.ones(T, T, dtype=torch.bool).triu(diagonal=1)
+            scores = scores.masked_fill(later, float("-inf"))
         """
-        scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
-        weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
+        B, H, T, _ = q.shape
+        mask = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(diagonal=1)
+        queries, keys = q.flatten(0, 1), k.flatten(0, 1)  # (B H, T, hs)
+        scores = torch.baddbmm(mask, queries, keys.transpose(-2, -1), alpha=self.scale)
+        weights = F.softmax(scores.view(B, H, T, T), dim=-1)  # each row sums to 1
         return weights @ v, weights  # (B, H, T, T) @ (B, H, T, vs) -> (B, H, T, vs)
 
     def heads(
@@ -107,8 +115,7 @@ class CausalSelfAttention(nn.Module):
         """Concatenate and project the heads' outputs: (B, H, T, value size) -> (B, T, C)."""
         B, _, T, _ = y.shape
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
-        out: Tensor = self.dropout(self.projection(y))  # (B, T, C)
-        return out
+        return self.dropout(self.projection(y))  # (B, T, C)
 
 
 def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
@@ -117,19 +124,3 @@ def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
     torch's bfloat16 kernel for CPUs, which does not store them, takes three times as long.
     """
     return device.type == "cpu" and dtype == torch.bfloat16 and T <= 512
-
-
-def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """Return scores (B, H, T, T) of queries and keys (B, H, T, head_size), -inf for later keys.
-
-    Up to rounding, the result equals these steps of the paper, which take twice as long::
-
-        scores = scale * q @ k.transpose(-2, -1)
-        later = torch.ones(T, T, dtype=torch.bool).triu(diagonal=1)
-        scores = scores.masked_fill(later, float("-inf"))
-    """
-    B, H, T, _ = q.shape
-    mask = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(diagonal=1)
-    q, k = q.flatten(0, 1), k.flatten(0, 1)  # (B H, T, hs)
-    scores = torch.baddbmm(mask, q, k.transpose(-2, -1), alpha=scale)  # (B H, T, T)
-    return scores.view(B, H, T, T)

@@ -55,5 +55,4 @@ def kept_pairs(head_size: int) -> int:
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
     """Return rotary angles (T, head_size / 2) in radians, by position and pair of channels."""
     half = head_size // 2
-    angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
-    return angles
+    return np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))

@@ -71,8 +71,7 @@ class MLP(nn.Module):
             hidden = expand_relu2(x, self.expand.weight, self.expand.bias, product_dtype(x))
         else:
             hidden = F.gelu(self.expand(x), approximate="tanh")
-        out: Tensor = self.dropout(self.projection(hidden))  # (B, T, 4 C) -> (B, T, C)
-        return out
+        return self.dropout(self.projection(hidden))  # (B, T, 4 C) -> (B, T, C)
 
 
 class Block(nn.Module):
@@ -151,8 +150,7 @@ class GPT(nn.Module):
         Returns:
             Logits (B, T, V); those at position t predict the character at t + 1.
         """
-        logits: Tensor = self.head(self.hidden(ids, cache, member))  # (B, T, V)
-        return logits
+        return self.head(self.hidden(ids, cache, member))  # (B, T, V)
 
     def hidden(self, ids: Tensor, cache: Cache | None = None, member: int = 0) -> Tensor:
         """Return the input (B, T, C) of the output layer. The arguments are those of `forward`."""
@@ -167,8 +165,7 @@ class GPT(nn.Module):
             x = block(x, layer)
         if cache is not None and member == len(cache.layers) - 1:
             cache.end(T)
-        normalised: Tensor = self.norm(x)  # (B, T, C)
-        return normalised
+        return self.norm(x)  # (B, T, C)
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the sum (B, T, C) of the character, n-gram and position embeddings of `ids`."""
@@ -199,7 +196,6 @@ def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
     named = dict(model.named_parameters())
     for name, p in named.items():
         nn.init.constant_(p, 1.0 if name.endswith("norm.weight") else 0.0)
-    for name, p in named.items():
         if name.endswith(("qkv.weight", "expand.weight")):
             nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator)
     large = model.head.out_features >= LARGE_VOCABULARY

@@ -139,7 +139,7 @@ class _Chooser:
             config = config.changed(train={"max_steps": None})
         val_ids = round(self._val_part(config, stopwatch) * self.val_ids)
         budget = TimeBudget(config.train.minutes, val_ids, stopwatch)
-        config = load_config(config, [*budget.evaluation_limit(config).items()])
+        config = budget.limit_evaluations(config)
         steps = budget.total_steps(config.train, Schedule(config))
         return steps * config.train.batch_size * config.model.T
 

@@ -11,15 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpt.config.schema import Config
-from gpt.errors import (
-    GPTError,
-    Unreadable,
-    UsageError,
-    arguments,
-    command,
-    resume_command,
-    shown,
-)
+from gpt.errors import GPTError, Unreadable, UsageError, arguments, command, resume_command, shown
 from gpt.files import read_bounded
 from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
 from gpt.runs.lock import LOCK, empty, in_use, is_running, locked, undo_killed_overwrite
@@ -57,10 +49,8 @@ def is_sweep(folder: Path) -> bool:
 def find_run(name: str | None) -> Path:
     """Return the folder of the run `name` (a path, or a name in `runs/`); None is the newest.
 
-    If an overwrite of that run was killed, complete or undo it first.
-
-    Raises:
-        UsageError: there is no such run, it has no checkpoint yet, or it is a sweep.
+    If an overwrite of that run was killed, complete or undo it first. Raise UsageError if there is
+    no such run, it has no checkpoint yet, or it is a sweep.
     """
     if name is None:
         indices = [run / "checkpoints" / INDEX for run in run_folders()]

@@ -1,9 +1,4 @@
-"""Lock a run's folder while a process writes it; undo an overwrite that a kill interrupted.
-
-To overwrite a run, `set_aside` moves the files of the old run into `.replaced`. `finish_overwrite`
-deletes them once the new run has a checkpoint. If the new run is killed before that,
-`finish_overwrite` moves them back.
-"""
+"""Lock a run's folder while a process writes it; undo an overwrite that a kill interrupted."""
 
 import fnmatch
 import os
@@ -26,8 +21,6 @@ WRITTEN = (  # globs of the files and folders of a run, in the order in which th
     "provenance.jsonl",
     STORED_INPUT,
     "events.out.tfevents.*",
-    "projector",
-    "projector_config.pbtxt",
     "config.yaml",  # must be last: see `finish_overwrite`
 )
 
@@ -52,7 +45,7 @@ def locked(run: Path) -> Iterator[None]:
 
 def check_plain(run: Path) -> None:
     """Raise UsageError if a file of a run is a pipe, or a link, which may lead out of the run."""
-    for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
+    for entry in _entries(run, *WRITTEN, LOCK):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")
@@ -96,9 +89,10 @@ def set_aside(run: Path) -> None:
 
 
 def finish_overwrite(run: Path) -> None:
-    """Complete the overwrite of a run by a new run in the same folder, or undo it.
+    """Complete the overwrite of a run if the new run has a checkpoint, otherwise undo it.
 
-    The caller must hold the lock of the run. The order of the moves makes this safe even if a
+    Completing it deletes the old files, which `set_aside` moved; undoing it moves them back. The
+    caller must hold the lock of the run. The order of the moves makes this safe even if a
     process is killed between two moves.
 
     - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then

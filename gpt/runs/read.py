@@ -1,7 +1,4 @@
-"""Read a checkpoint, and verify the size and SHA-256 of each file. Imports no torch.
-
-format.py explains why the files are verified.
-"""
+"""Read a checkpoint, and verify the size and SHA-256 of each file. Imports no torch."""
 
 import hashlib
 import json

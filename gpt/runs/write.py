@@ -1,7 +1,4 @@
-"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume.
-
-Checkpoints are written atomically, so that a reader never sees an incomplete one.
-"""
+"""Write checkpoints, config.yaml, and a line of provenance.jsonl for each start and resume."""
 
 import hashlib
 import json
@@ -33,8 +30,7 @@ from gpt.seeds import member_seed
 def write_checkpoint(run: Path, data: CheckpointData, state: TrainingState) -> None:
     """Write a checkpoint to `checkpoints/step-N`, update the index, and `prune` old checkpoints.
 
-    Raises:
-        OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
+    Raise OSError if the checkpoint cannot be written; the other checkpoints are then unchanged.
     """
     folder = run / "checkpoints"
     if not folder.exists():

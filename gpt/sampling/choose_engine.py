@@ -1,10 +1,7 @@
 """Choose an engine, which computes logits to sample from, and estimate its memory use."""
 
 import sys
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import counted
@@ -16,6 +13,7 @@ from gpt.sampling.stopping import UTF8_BYTES
 
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
+    from gpt.sampling.torch_engine import TorchEngine
 
 # Bytes of weights that a CPU reads in the time that a GPU takes to start, and in half a second.
 CPU_BYTES, FEW_CPU_BYTES = 2e11, 1e10
@@ -24,20 +22,8 @@ PREFILL_CHARACTERS = 2048  # largest number of characters per prefill; more woul
 TEXT_BYTES = 100  # largest memory, in bytes, of a character that waits to be shown
 SAMPLE_BYTES = 10_000  # largest memory, in bytes, of a sample's generator and list entries
 
-
-class Engine(Protocol):
-    """Interface of engines. An engine has a model, and cached keys and values of B texts."""
-
-    T: int  # largest number of ids that the model predicts from
-
-    def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
-
-    def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append one id to each text; return the logits (B, V) of the next ids."""
-
-    def select(self, rows: list[int]) -> None:
-        """Keep only the texts in `rows`, in this order; a row may be repeated."""
+Engine: TypeAlias = "NumpyEngine | TorchEngine"
+"""A model, and cached keys and values of B texts; `T` is the largest length of a context in ids."""
 
 
 def open_engine(

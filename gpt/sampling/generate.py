@@ -112,10 +112,7 @@ def generate(
 
     Chunks of different samples are interleaved. Characters that may be the beginning of a stop
     string are held back. Each prompt is a list of ids, and has a row in `engine`. A stop string is
-    part of the sample only with `keep_stop`.
-
-    Raises:
-        CheckpointError: the model's logits are NaN or infinite.
+    part of the sample only with `keep_stop`. Raise CheckpointError if logits are NaN or infinite.
     """
     buffers = [StopBuffer(sample, stops, length, keep_stop) for sample in range(len(prompts))]
     if length == 0:

@@ -169,8 +169,7 @@ def _activate(h: Singles, activation: str) -> Singles:
     if activation == "relu2":
         return np.square(np.maximum(h, 0, out=h), out=h)
     inner = np.float32((2 / np.pi) ** 0.5) * (h + np.float32(0.044715) * h * h * h)
-    gelu: Singles = np.float32(0.5) * h * (1 + np.tanh(inner))
-    return gelu
+    return np.float32(0.5) * h * (1 + np.tanh(inner))
 
 
 def _attend(
@@ -194,8 +193,7 @@ def _attend(
 def _normalize(x: Singles) -> Singles:
     """Apply LayerNorm (arXiv:1607.06450) over the last dimension of x, which must have mean 0."""
     variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
-    out: Singles = x / np.sqrt(variance + np.float32(1e-5))
-    return out
+    return x / np.sqrt(variance + np.float32(1e-5))
 
 
 def _mean_prediction(logits: Singles) -> Singles:
@@ -207,8 +205,7 @@ def _mean_prediction(logits: Singles) -> Singles:
         logits = logits - logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
         logits = np.logaddexp.reduce(logits, 0)[None] - np.float32(np.log(len(logits)))
-    single: Singles = logits[0]
-    return single
+    return logits[0]
 
 
 class _Linear(NamedTuple):
@@ -234,8 +231,7 @@ def _by_member(config: ModelConfig, weights: Mapping[str, Singles]) -> dict[str,
 
 def _centred(weight: Singles) -> Singles:
     """Return `weight` minus its mean over the last dimension."""
-    centred: Singles = weight - weight.mean(-1, keepdims=True)
-    return centred
+    return weight - weight.mean(-1, keepdims=True)
 
 
 def _linear(weights: Mapping[str, Singles], name: str, norm: str | None = None) -> _Linear:

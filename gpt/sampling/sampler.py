@@ -31,15 +31,13 @@ def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
 def log_softmax(logits: Floats) -> Floats:
     """Return the log-probabilities (B, V) of logits (B, V)."""
     logits = logits - logits.max(-1, keepdims=True)
-    log_probabilities: Floats = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return log_probabilities
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
     """Divide the logits by `temperature`; above 1, likely ids are drawn less often."""
     with np.errstate(over="ignore"):  # dividing by a very small temperature can give -inf
-        cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
-    return cooled
+        return (logits - logits.max(-1, keepdims=True)) / temperature
 
 
 def keep_top_k(logits: Floats, k: int) -> Floats:
@@ -94,8 +92,7 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
     passed = (sums <= uniforms[:, None] * total) & (sums < total)  # the last id is never passed
-    ids: Ints = passed.sum(-1)
-    return ids
+    return passed.sum(-1)
 
 
 def choose(logits: Floats, uniforms: Floats, rules: SampleConfig) -> Ints:
@@ -104,8 +101,7 @@ def choose(logits: Floats, uniforms: Floats, rules: SampleConfig) -> Ints:
     The sampling `rules` are applied first.
     """
     if rules.temperature == 0:
-        likeliest: Ints = logits.argmax(-1)
-        return likeliest
+        return logits.argmax(-1)
     logits = apply_temperature(logits, rules.temperature)
     if rules.top_k is not None:
         logits = keep_top_k(logits, rules.top_k)

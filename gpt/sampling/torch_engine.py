@@ -53,5 +53,4 @@ class TorchEngine:
         self._logits = replayed(self._forward, self.device)
 
     def _forward(self) -> Tensor:
-        logits: Tensor = self.model(self.ids, self.cache)
-        return logits[:, -1].float()
+        return self.model(self.ids, self.cache)[:, -1].float()

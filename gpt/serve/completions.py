@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.exceptions import HTTPException
 
 from gpt.config.schema import Probability, SampleConfig
-from gpt.config.section import NonNegativeFloat, PositiveInt
+from gpt.config.section import PositiveInt
 from gpt.sampling.generate import Generator, sample_streams
 from gpt.sampling.stopping import Detokenizer, StopBuffer
 from gpt.serve.served_model import MAX_TEXTS, ServedModel
@@ -56,7 +56,7 @@ class CompletionRequest(BaseModel):
     model: str | None = None
     prompt: Annotated[Prompts, Field(min_length=1), BeforeValidator(_listed)] = [""]
     max_tokens: int = Field(16, ge=0)
-    temperature: NonNegativeFloat = 1.0
+    temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Probability = 1.0
     top_k: PositiveInt | None = None  # not in OpenAI's API
     min_p: Probability = 0.0  # not in OpenAI's API

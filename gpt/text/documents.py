@@ -1,7 +1,4 @@
-"""A text as a sequence of documents.
-
-Each document is read in chunks of UTF-8, in which line ends are changed to LF.
-"""
+"""A text as a sequence of documents, which are read in chunks of UTF-8."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

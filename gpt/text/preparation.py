@@ -136,8 +136,7 @@ class Task:
 def count_text(task: Task, parts: list[Part]) -> Counts:
     """Count characters and bytes in a first pass over the text, and determine the vocabulary.
 
-    Raises:
-        TextError: the given vocabulary has no id for some characters, and is not to be extended.
+    Raise TextError if a given vocabulary, which is not to be extended, lacks some characters.
     """
     occurs, characters, size, ends = np.zeros(CODE_POINTS, bool), 0, 0, []
     for part in parts:

@@ -34,10 +34,7 @@ def held_out(source: Source, data: DataConfig, seed: int) -> NDArray[np.bool_]:
     """Choose random documents for val, at least one; return a bool for each document of `source`.
 
     The chosen documents have about `data.val_fraction` of all characters. If two documents or more
-    have text, train keeps at least one with text.
-
-    Raises:
-        TextError: the text has fewer than two documents.
+    have text, train keeps at least one with text. Raise TextError if there are fewer than two.
     """
     lengths = document_lengths(source, data)  # in characters
     if len(lengths) < 2:

@@ -21,25 +21,21 @@ def overfit_warning(progress: Progress) -> str:
 
 
 def advise(
-    train_loss: float,
-    val_loss: float,
-    best_val_loss: float,
-    fall: float,
-    passes: float,
-    untrained_loss: float,
-    best_step: int,
-    is_limited: bool = False,
+    progress: Progress, train_loss: float, passes: float, untrained_loss: float, *, is_limited: bool
 ) -> str:
     """Return a sentence on what would lower the val loss most, decided when a run has ended.
 
-    `best_val_loss` is the loss at `best_step`. `fall` is the fraction by which the val loss fell in
-    the second half of the run; twice the time would lower it about as much again. `is_limited` is
-    whether the run ended at `train.max_steps`, a limit against overfitting.
+    `is_limited` is whether the run ended at `train.max_steps`, a limit against overfitting.
     """
+    val_loss, best_val_loss = progress.val_loss, progress.best_val_loss
+    assert val_loss is not None  # the last evaluation scores all of val
+    # fraction by which the loss fell in the second half of the run; twice the time would lower it
+    # about as much again
+    fall = 1 - progress.loss / max(progress.middle_loss, TINY)
     if best_val_loss >= untrained_loss:
         untrained = f"an untrained model has a val loss of {untrained_loss:.2f}"
         return f"a lower train.learning_rate would help most: {untrained}"
-    if best_step == 0:  # only fine-tuning evaluates step 0
+    if progress.best_step == 0:  # only fine-tuning evaluates step 0
         return "a lower train.learning_rate would help most: no step has lowered the val loss"
     seen = f"{passes:,.{1 if passes < 10 else 0}f} passes over the text"
     rise, gap = (val_loss / max(lower, TINY) - 1 for lower in (best_val_loss, train_loss))

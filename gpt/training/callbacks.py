@@ -75,19 +75,15 @@ class EventFunction(Callback):
         self.emit = emit
 
     def on_plan(self, step: int, steps: int) -> None:
-        """Emit an event of kind `plan`: the new total number of steps of the run."""
         self.emit({"kind": "plan", "step": step, "steps": steps})
 
     def on_notice(self, step: int, text: str) -> None:
-        """Emit an event of kind `notice`."""
         self.emit({"kind": "notice", "step": step, "text": text})
 
     def on_sample(self, step: int, text: str) -> None:
-        """Emit an event of kind `sample`."""
         self.emit({"kind": "sample", "step": step, "text": text})
 
     def on_evaluation(self, step: int, losses: Mapping[str, float], is_best: bool) -> None:
-        """Emit an event of kind `evaluation`."""
         self.emit({"kind": "evaluation", "step": step, **losses, "is_best": is_best})
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -97,7 +93,6 @@ class EventFunction(Callback):
             self.emit({"kind": "step", "step": step, **shown})
 
     def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
-        """Emit an event of kind `checkpoint`."""
         self.emit({"kind": "checkpoint", "step": step, "path": path, "is_best": is_best})
 
 
@@ -122,7 +117,6 @@ class ProgressBar(Callback):
             log.info(message, step, total, self._losses, tqdm.format_interval(left_s))
 
     def on_plan(self, step: int, steps: int) -> None:
-        """Set the bar's total to the new number of steps of the run."""
         self._bar.total = steps
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -145,7 +139,6 @@ class ProgressBar(Callback):
         log.info("sample at step %d:" + len(shown) * "\n%s", step, *shown)
 
     def close(self) -> None:
-        """Close the bar."""
         self._bar.close()
 
 

@@ -1,7 +1,7 @@
 """Evaluate a model during training: val losses, the best step, early stopping, samples, outcome."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from gpt.config.train_config import TrainConfig
@@ -13,21 +13,11 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.terminal import phase
-from gpt.training.advice import TINY, advise
+from gpt.training.advice import advise
 from gpt.training.rollback import Diverged
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import CurrentStep, Progress
 from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Result of the evaluation of a step."""
-
-    losses: dict[str, float]  # by name, in nats per id; see `Evaluator.evaluate`
-    progress: Progress  # of the run, including this evaluation
-    is_best: bool  # whether the step has the lowest loss so far
-    reason_to_stop: str  # why training ends at this step; empty while it continues
 
 
 class Evaluator:
@@ -38,14 +28,19 @@ class Evaluator:
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
         self.untrained_loss = math.log(len(context.corpus.vocabulary))  # all ids equally likely
 
-    def evaluate(self, step: int, part_done: Fraction, progress: Progress) -> Evaluation:
+    def evaluate(
+        self, step: int, part_done: Fraction, progress: Progress
+    ) -> tuple[dict[str, float], Progress, bool, str]:
         """Compute the val loss; decide whether `step` is the best so far and whether training ends.
 
         `part_done` is the fraction of the run that is done after `step` steps; at 1, training ends.
         `progress` is that of the run before this evaluation.
 
         Returns:
-            An Evaluation. Its losses are `val_loss` on the whole val split, or `val_loss_part` if
+            Losses by name, in nats per id; the progress with this evaluation; whether `step` has
+            the lowest loss so far; and why training ends, or "" while it continues.
+
+            The losses are `val_loss` on the whole val split, or `val_loss_part` if
             `train.eval_characters` limits evaluations to a part. The evaluation that ends training
             returns both. With an ensemble, each member's loss is included; see `_score`. If ids are
             bytes, `val_loss_per_character` accompanies `val_loss`.
@@ -85,7 +80,7 @@ class Evaluator:
         )
         if self.context.corpus.vocabulary.is_bytes and "val_loss" in losses:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
-        return Evaluation(losses, progress, is_best, reason)
+        return losses, progress, is_best, reason
 
     def sample(self, step: int) -> str:
         """Return `train.sample_length` characters that the model generates, seeded by `step`."""
@@ -113,13 +108,10 @@ class Evaluator:
             step=now.step,
             passes=passes,
             advice=advise(
-                train_loss=now.metrics.get("train_loss", val_loss),
-                val_loss=val_loss,
-                best_val_loss=best,
-                fall=1 - progress.loss / max(progress.middle_loss, TINY),
-                passes=passes,
-                untrained_loss=self.untrained_loss,
-                best_step=progress.best_step,
+                progress,
+                now.metrics.get("train_loss", val_loss),
+                passes,
+                self.untrained_loss,
                 is_limited=train.minutes is not None and now.step == train.max_steps,
             ),
             val_loss=val_loss,

@@ -1,6 +1,5 @@
 """The members of an ensemble, and the choice of the step: TrainStep or EnsembleStep."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -48,14 +47,38 @@ class EnsembleStep:
             self.streams = [torch.cuda.Stream(self.device) for _ in members]  # type: ignore[no-untyped-call]
 
     def __call__(self, step: int, is_probe: bool = False) -> StepResult:
-        """Update each of the K members; return their losses and gradient norms, (K,) each."""
+        """Update each of the K members; return their losses and gradient norms, (K,) each.
+
+        If `self.side_by_side`, return before the updates have ended.
+        """
+        members = range(len(self.members))
         shape = 2, len(self.members)
         losses, norms = torch.full(shape, torch.nan, dtype=torch.float32, device=self.device)
 
         def update(m: int) -> None:
             losses[m], norms[m] = self.members[m](step, is_probe)
 
-        self._for_each_member(update)
+        if self.streams:
+            current = torch.cuda.current_stream(self.device)
+            for m, stream in enumerate(self.streams):
+                stream.wait_stream(current)
+                with torch.cuda.stream(stream):
+                    update(m)
+            for stream in self.streams:
+                current.wait_stream(stream)
+        elif self.side_by_side:
+            earlier = self.running
+
+            def run(m: int) -> None:
+                wait(earlier[m : m + 1])  # the previous call of this member
+                update(m)
+
+            started = [self.pool.submit(run, m) for m in members]
+            self._finish()  # so that a member is at most one step ahead of another
+            self.running = started
+        else:
+            for m in members:
+                update(m)
         return losses, norms
 
     def probe(self, step: int) -> None:
@@ -74,34 +97,8 @@ class EnsembleStep:
         self._finish()
         return self.members[0].read(results)
 
-    def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m; if `self.side_by_side`, do not wait for the calls."""
-        members = range(len(self.members))
-        if self.streams:
-            current = torch.cuda.current_stream(self.device)
-            for m, stream in enumerate(self.streams):
-                stream.wait_stream(current)
-                with torch.cuda.stream(stream):
-                    work(m)
-            for stream in self.streams:
-                current.wait_stream(stream)
-            return
-        if not self.side_by_side:
-            for m in members:
-                work(m)
-            return
-        earlier = self.running
-
-        def run(m: int) -> None:
-            wait(earlier[m : m + 1])  # the previous call of this member
-            work(m)
-
-        started = [self.pool.submit(run, m) for m in members]
-        self._finish()  # so that a member is at most one step ahead of another
-        self.running = started
-
     def _finish(self) -> None:
-        """Wait for the calls that `_for_each_member` started, and raise their errors."""
+        """Wait for the updates that `__call__` started, and raise their errors."""
         running, self.running = self.running, []
         wait(running)
         for future in running:

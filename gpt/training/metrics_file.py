@@ -27,15 +27,12 @@ class MetricsFile(Callback):
         self._file, self._elapsed_s = AppendOnlyFile(run / METRICS), elapsed_s
 
     def on_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
         self._write(step, metrics)
 
     def on_plan(self, step: int, steps: int) -> None:
-        """Write the new total number of steps of the run."""
         self._write(step, {"event": f"{counted(steps, 'step')} planned"})
 
     def on_notice(self, step: int, text: str) -> None:
-        """Write a notice, such as one about a skipped step."""
         self._write(step, {"event": text})
 
     def before_checkpoint(self) -> None:

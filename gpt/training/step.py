@@ -108,7 +108,7 @@ class TrainStep:
         skip = ~(loss.isfinite() & norm.isfinite()) | is_probe
         for optimizer in self.optimizers:
             optimizer.step(lr_factor, skip)
-        self.scaler.update(is_probe=is_probe)  # for float16
+        self.scaler.adapt(is_probe=is_probe)  # for float16
         return loss, norm
 
     def draw(self, step: int) -> tuple[Tensor, Tensor, float]:

@@ -1,7 +1,6 @@
 """Compute how many steps fit into `train.minutes`; refuse too few minutes."""
 
 import math
-from typing import Any
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
@@ -70,8 +69,8 @@ class TimeBudget:
             )
         return self.total_steps(train, schedule, step)
 
-    def evaluation_limit(self, config: Config) -> dict[str, Any]:
-        """Return a setting of `train.eval_characters` if scoring all of val is too slow, else {}.
+    def limit_evaluations(self, config: Config) -> Config:
+        """Return `config`, with `train.eval_characters` set if scoring all of val is too slow.
 
         With this setting, all evaluations but the last take about CURVE_PART of the time.
         """
@@ -81,9 +80,9 @@ class TimeBudget:
         before_last = schedule.times_due(config.train.eval_every) - 1  # the last scores all of val
         whole_s, affordable_s = before_last * self.score_s(self.val_ids), CURVE_PART * self.limit_s
         if config.train.eval_characters or whole_s <= affordable_s:
-            return {}
+            return config
         part = max(MIN_EVAL_CHARACTERS, int(affordable_s / whole_s * self.val_ids))
-        return {"train.eval_characters": part}
+        return load_config(config, [f"train.eval_characters={part}"])
 
     def step_s(self, schedule: Schedule, step: int = 0) -> float:
         """Return the expected seconds of a step, averaged from `step` to the end of the run."""
@@ -104,7 +103,7 @@ def plan_new_run(config: Config, budget: TimeBudget) -> Config:
     """
     if config.train.minutes is None or config.train.plans:
         return config
-    config = load_config(config, [*budget.evaluation_limit(config).items()])
+    config = budget.limit_evaluations(config)
     steps = budget.fitting_steps(config.train, Schedule(config), step=0)
     settings = [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"]
     if steps < config.train.warmup_steps:

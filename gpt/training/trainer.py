@@ -144,20 +144,20 @@ class Trainer:
         check_equal(self.update.model, now.step, self.context.ranks)
         try:
             part_done = self.schedule.part_done(now.step)
-            evaluation = self.evaluator.evaluate(now.step, part_done, self.progress)
+            losses, self.progress, now.is_best, now.reason_to_stop = self.evaluator.evaluate(
+                now.step, part_done, self.progress
+            )
         except Stopped:  # the next resume repeats the evaluation
             self.progress.pending, now.metrics = now.metrics, {}
             return False
-        self.progress = evaluation.progress
-        now.metrics = now.metrics | evaluation.losses
-        now.is_best, now.reason_to_stop = evaluation.is_best, evaluation.reason_to_stop
+        now.metrics = now.metrics | losses
         if warning := overfit_warning(self.progress):
             self.notify(now.step, warning)
         text = self.evaluator.sample(now.step) if self.callbacks else ""
         for callback in self.callbacks:
             if text:
                 callback.on_sample(now.step, text)
-            callback.on_evaluation(now.step, evaluation.losses, now.is_best)
+            callback.on_evaluation(now.step, losses, now.is_best)
         return True
 
     def agree(self) -> tuple[bool, bool, int]:
