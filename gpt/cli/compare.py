@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt.cli.options import JsonFlag, OverwriteFlag, option, show, show_json, terminal_width
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.terminal import phase
 
 ComparedNames = Annotated[
@@ -34,7 +34,6 @@ def compare(
     same kind, and one for other seeds.
     """
     from gpt import api
-    from gpt.inspection.output import check_out
 
     if out is not None:
         check_out(out, "--out", [".png"], overwrite=overwrite)

@@ -10,7 +10,7 @@ import typer
 
 from gpt.cli.options import flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
 from gpt.terminal import make_table, phase, render
 
@@ -81,7 +81,6 @@ def _check_request(
 
 def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: bool) -> None:
     """Write the lesson to a new file `path`."""
-    from gpt.inspection.output import check_out
     from gpt.lessons import render
 
     if os.path.lexists(path):  # it may contain the learner's changes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt.errors import UsageError
-from gpt.inspection.output import contents_of, in_base64, render_page
+from gpt.inspection.pages import contents_of, in_base64, render_page
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData, Tensors
 

@@ -8,7 +8,7 @@ from gpt.evaluation.characters import name_of
 from gpt.evaluation.comparison import Comparison
 from gpt.evaluation.intervals import Interval
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
-from gpt.inspection.output import in_base64, render_page
+from gpt.inspection.pages import in_base64, render_page
 from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, render_table, symbol
 from gpt.text.vocabulary import listed_characters
 
