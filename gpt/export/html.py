@@ -53,13 +53,8 @@ def html_page(title: str, checkpoint: CheckpointData) -> bytes:
         title=title,
         header=header,
         weights=weights,
-        worker=worker_source(),
+        worker=contents_of([FOLDER / name for name in WORKER_FILES]),
     )
-
-
-def worker_source() -> str:
-    """Return the JavaScript that the page's worker runs."""
-    return contents_of([FOLDER / name for name in WORKER_FILES])
 
 
 def page_content(checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:
