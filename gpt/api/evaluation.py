@@ -13,12 +13,7 @@ from gpt.device import default_modes
 from gpt.errors import GPTError, UsageError, arguments
 from gpt.evaluation.evaluation_report import EvaluationReport, evaluate_text
 from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
-from gpt.evaluation.memorisation import (
-    SAMPLES,
-    SEARCHED_CHARACTERS,
-    MemorisationReport,
-    measure_memorisation,
-)
+from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
 from gpt.evaluation.scored_text import ScoredText, other_text, val_text
 from gpt.model.ensemble import members_of
 from gpt.reading.sources import may_have_columns
@@ -72,20 +67,14 @@ def evaluate(
     by = [by] if isinstance(by, str) else by
     with default_modes():
         report = evaluate_text(module, scored, by=by, surprise=surprise)
-    if memorisation:
-        return replace(report, memorisation=_memorisation(model, scored))
-    return report
-
-
-def _memorisation(model: Model, text: ScoredText) -> MemorisationReport:
-    """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
+    if not memorisation:
+        return report
     with phase("sampling"):
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
         samples = collect(chunks, [""] * SAMPLES)
-    ids = [text.vocabulary.encode(sample.text) for sample in samples]
-    assert text.train is not None
+    ids = [scored.vocabulary.encode(sample.text) for sample in samples]
     with phase("searching the train split"):
-        return measure_memorisation(text, text.train, ids)
+        return replace(report, memorisation=measure_memorisation(scored, ids))
 
 
 def _text(model: Model, text: TextPath | Sequence[TextPath]) -> ScoredText:

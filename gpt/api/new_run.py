@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Prepared = tuple[Config, Corpus, "Seconds | None"]
-"""Config and text of a new run, and the times that were measured to choose the config, if any."""
-
 DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
 PATIENCE = 3  # number of evaluations without a new best loss after which fine-tuning stops
 FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
@@ -98,8 +95,8 @@ class NewRun:
         clock: Callable[[], float],
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks = SINGLE,
-    ) -> Prepared:
-        """Read the text, and adapt the config to it.
+    ) -> tuple[Config, Corpus, "Seconds | None"]:
+        """Return the config, adapted to the text; the text; and times that were measured for it.
 
         1. If `needs_choice`, choose the unset settings for the text and the time.
         2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
@@ -144,15 +141,14 @@ def choose_settings(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
-) -> Prepared:
+) -> tuple[Config, Corpus, "Seconds | None"]:
     """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
     sources = open_sources(config.data, ranks=ranks)
     corpus = encode_sources(config, sources, ranks=ranks)
     with phase("loading PyTorch"):
         from gpt.recipe.choose import choose_config, reads_better_as_bytes
 
-    is_unit_open = "vocabulary" not in config.data.model_fields_set
-    if is_unit_open and reads_better_as_bytes(corpus):
+    if "vocabulary" not in config.data.model_fields_set and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
             f"instead; {setting_arguments('data.vocabulary=characters')} changes that"

@@ -34,6 +34,7 @@ def compare(
     same kind, and one for other seeds.
     """
     from gpt import api
+    from gpt.inspection.report_views import comparison_text
 
     if out is not None:
         check_out(out, "--out", [".png"], overwrite=overwrite)
@@ -46,7 +47,5 @@ def compare(
             write_atomically(out, [png(draw_curves(comparison))])
     if as_json:
         show_json(asdict(comparison))
-        return
-    from gpt.inspection.report_views import comparison_text
-
-    show(comparison_text(comparison, terminal_width()) + "\n")
+    else:
+        show(comparison_text(comparison, terminal_width()) + "\n")

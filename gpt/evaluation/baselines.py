@@ -124,10 +124,7 @@ class KneserNey:
         self._tables = [_Table(*counted) for counted in count_ngrams(ids, V, self.order)]
 
     def probabilities(self, ids: Ids) -> Doubles:
-        """Return the probability of each id, given the N ids before it: (len(ids) - N,).
-
-        The first N ids are not predicted.
-        """
+        """Return the probability of each id but the first N, given the N before it."""
         M = max(len(ids) - self.order, 0)
         keys, p = np.zeros(M, np.int64), np.full(M, 1 / self.V)
         for n, table in enumerate(self._tables):

@@ -45,10 +45,7 @@ def evaluation_table(report: "EvaluationReport", title: str, width: int) -> str:
 
 
 def report_tables(report: "EvaluationReport") -> list[PlainTable]:
-    """Return the tables of `report`: calibration, and the loss by each property.
-
-    In the table of characters, the rows are sorted by their part of the loss, the largest first.
-    """
+    """Return the tables of `report`: calibration, and the loss by each property."""
     bins = report.calibration
     tables: list[PlainTable] = [
         (
