@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpt.api.model import Model
 from gpt.api.settings import Settings, TextPath, changed_config
 from gpt.config.data_config import DataConfig
 from gpt.config.schema import Config
@@ -21,9 +22,6 @@ from gpt.text.cache import reads_standard_input, standard_input
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from gpt.api.model import Model
 
 
 def read_text(
@@ -105,7 +103,7 @@ def summary_of(run: str, key: str) -> CheckpointData:
         raise UsageError(f"{key}: {error}") from None
 
 
-def run_text(model: "Model", advice: str = "") -> Corpus:
+def run_text(model: Model, advice: str = "") -> Corpus:
     """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
 
     `advice` is the end of the message: what the user can do without the text.
@@ -122,7 +120,7 @@ def run_text(model: "Model", advice: str = "") -> Corpus:
     return corpus
 
 
-def run_config(model: "Model") -> Config:
+def run_config(model: Model) -> Config:
     """Return the newest config of the run of `model`; a resume may have changed settings."""
     if not is_checkpoint(model.run):
         with suppress(CheckpointError, Unreadable):
