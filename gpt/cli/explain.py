@@ -12,7 +12,7 @@ from gpt.cli.options import flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
 from gpt.files import check_out, write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
-from gpt.terminal import make_table, phase, render
+from gpt.terminal import Indented, make_table, phase, render
 
 
 def explain(
@@ -42,7 +42,7 @@ def explain(
         heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
         lessons = make_table(("", ""), [*LESSONS.items()], "ll")
         whole = f"The whole model as one program: gpt explain {TEXTBOOK} --write FILE.py"
-        parts = [(0, f"{heading}\n"), (2, lessons), (0, f"\n{whole}")]
+        parts: list[Indented] = [(0, f"{heading}\n"), (2, lessons), (0, f"\n{whole}")]
         typer.echo(render(parts, terminal_width()))
         return
     with phase("loading PyTorch"):
