@@ -110,10 +110,7 @@ class NewRun:
         return config, corpus, None
 
     def _limit_fine_tuning(self, config: Config, corpus: Corpus) -> Config:
-        """Return `config` with limited steps and early stopping; keep settings that the user gave.
-
-        If the user set `train.steps` or `train.plans` and no minutes, return `config` unchanged.
-        """
+        """Limit the steps, and set early stopping, unless the user gave these settings."""
         keys, train = keys_given(self.config, as_changes(self.settings)), config.train
         if train.minutes is None and {"train.steps", "train.plans"} & keys:
             return config
