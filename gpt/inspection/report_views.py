@@ -1,7 +1,7 @@
 """Show the reports of `gpt eval`, `gpt data` and `gpt compare` as tables, or as HTML pages."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.characters import name_of
@@ -225,8 +225,9 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
     if keys := [*dict.fromkeys(key for row in rows for key in row.settings)]:
         lines = [["row", *keys]]
         for row in rows:
-            values = [_value(row.settings.get(key, "-")) for key in keys]
-            lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in values)])
+            values = [row.settings.get(key, "-") for key in keys]
+            texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
+            lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in texts)])
         if len(lines[0]) >= len(lines):  # transpose a table with at least as many columns as lines
             lines = [[*column] for column in zip(*lines, strict=True)]
         tables.append((lines[0], lines[1:], "l" + "r" * (len(lines[0]) - 1)))
@@ -266,8 +267,3 @@ def _interval(interval: Interval | None) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
-
-
-def _value(value: Any) -> str:
-    """Format the value of a setting: a string as it is, any other value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
