@@ -1,13 +1,13 @@
-"""Atomic writes that survive a crash or power cut, and reads with a limit on size."""
+"""Checks of paths, atomic writes that survive a crash, and reads with a limit on size."""
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from gpt.errors import GPTError
+from gpt.errors import GPTError, UsageError, arguments
 
 CHUNK_BYTES = 1 << 21  # number of bytes to read at a time; they fit into a processor's cache
 
@@ -28,6 +28,34 @@ def check_working_folder() -> None:
         Path.cwd()
     except OSError:
         raise GPTError("the working folder was deleted; change to another folder") from None
+
+
+def check_out(path: Path, option: str, endings: Sequence[str], *, overwrite: bool = False) -> None:
+    """Raise UsageError unless `path` ends in one of `endings` and a file can be written there.
+
+    `overwrite` is whether an existing plain file may be replaced. The message quotes `option`, the
+    command-line option that set `path`.
+    """
+    if path.suffix.lower() not in endings:
+        raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(
+            f"{option} {path}: expected a new name or a plain file to replace, not a link, folder, "
+            f"pipe or device; choose another name"
+        )
+    if not overwrite:
+        check_absent(path, option)
+
+
+def check_absent(path: Path, option: str) -> None:
+    """Raise UsageError if anything exists at `path`; the message quotes `option`."""
+    if path.exists():
+        raise UsageError(
+            f"{option} {path}: it exists already; choose another name, or add "
+            f"{arguments(overwrite=True)} to replace it"
+        )
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:

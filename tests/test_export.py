@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
-from gpt.export.html import page_content, worker_source
+from gpt.export.html import FOLDER, WORKER_FILES, page_content
+from gpt.inspection.pages import contents_of
 from gpt.model.attention_maps import attend_text, blocks_of, run_with_streams
 from gpt.model.ensemble import members_of
 from gpt.model.transformer import GPT
@@ -29,6 +30,7 @@ from tests.test_page import Chrome, browser  # noqa: F401
 from tests.test_sampling import SHAPES, VOCABULARY, data_of
 from tests.test_sampling import model as network_of
 
+WORKER = contents_of([FOLDER / name for name in WORKER_FILES])
 RULES = {"temperature": 0.9, "top_k": 7, "top_p": 0.95, "min_p": 0.01}
 
 # Load a model in a new worker, send requests one by one, and return all answers to each.
@@ -72,7 +74,7 @@ class Page:
     def ask(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """Return the answers to each request, after loading the model."""
         answers: list[list[dict[str, Any]]] = json.loads(
-            self.browser.execute_async_script(ASK, worker_source(), *self.content, requests)
+            self.browser.execute_async_script(ASK, WORKER, *self.content, requests)
         )
         assert answers[0][-1] == {"op": "loaded", "id": 3}
         return answers[1:]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gpt.errors import CheckpointError, UsageError
 from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
+from gpt.files import check_out
 from gpt.inspection.attention_views import attention_page, draw_head
-from gpt.inspection.output import check_out
 from gpt.inspection.pictures import draw_heads, png
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.attention_maps import attend, attend_text

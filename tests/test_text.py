@@ -13,7 +13,8 @@ from gpt.distributed import SINGLE
 from gpt.errors import TextError
 from gpt.evaluation.windows import scored_windows
 from gpt.model.transformer import GPT
-from gpt.reading.named import TINYSHAKESPEARE, Download, locate
+from gpt.reading import named
+from gpt.reading.named import SHAKESPEARE_BYTES, locate_shakespeare
 from gpt.reading.sources import open_source
 from gpt.seeds import random_stream
 from gpt.terminal import visible
@@ -31,24 +32,28 @@ def write(content: bytes, name: str = "text.txt") -> str:
     return name
 
 
-def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path):
+def test_a_download_is_kept_in_the_cache_and_a_wrong_one_refused(tmp_path, monkeypatch):
     content, origin = b"To be, or not to be" * 101, tmp_path / "origin.txt"
     sha256 = hashlib.sha256(content).hexdigest()
-    play = Download("play", origin.as_uri(), len(content), sha256)
-    with pytest.raises(TextError, match=r"cannot download play.*No such file.*put the file at"):
-        locate(play)
+    monkeypatch.setattr(named, "SHAKESPEARE_URL", origin.as_uri())
+    monkeypatch.setattr(named, "SHAKESPEARE_BYTES", len(content))
+    monkeypatch.setattr(named, "SHAKESPEARE_SHA256", sha256)
+    message = r"cannot download tinyshakespeare.*No such file.*put the file at"
+    with pytest.raises(TextError, match=message):
+        locate_shakespeare()
     for wrong in (content[:7], content + b"!"):
         origin.write_bytes(wrong)
         with pytest.raises(TextError, match=rf"with SHA-256.* \(1,919 bytes, SHA-256 {sha256}\)"):
-            locate(play)
+            locate_shakespeare()
     origin.write_bytes(content)
-    kept = locate(play)
+    kept = locate_shakespeare()
     origin.unlink()
-    assert locate(play) == kept and kept.read_bytes() == content
+    assert locate_shakespeare() == kept and kept.read_bytes() == content
     Path("data").mkdir()
-    write(content[:-1], "data/play.txt")
-    with pytest.raises(TextError, match=r"data/play\.txt: expected play .*remove it"):
-        locate(play)
+    write(content[:-1], "data/tinyshakespeare.txt")
+    message = r"data/tinyshakespeare\.txt: expected tinyshakespeare .*remove it"
+    with pytest.raises(TextError, match=message):
+        locate_shakespeare()
 
 
 def test_the_pinned_shakespeare_is_the_fields():
@@ -58,7 +63,7 @@ def test_the_pinned_shakespeare_is_the_fields():
     Path("data").mkdir()
     Path("data/tinyshakespeare.txt").symlink_to(file)
     corpus = load_corpus(open_source("tinyshakespeare"))
-    assert (len(corpus.ids), len(corpus.vocabulary)) == (TINYSHAKESPEARE.size, 65)
+    assert (len(corpus.ids), len(corpus.vocabulary)) == (SHAKESPEARE_BYTES, 65)
     assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)  # nanoGPT's split
 
 

@@ -1,26 +1,24 @@
-"""Evaluate a model on a text, analyse its attention, or find the new lines of samples."""
+"""Evaluate a model on a text, or analyse its attention. Importing this module imports torch."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt.api.model import Model
 from gpt.api.run_text import encode_sources, open_sources, run_text
 from gpt.api.settings import TextPath, changed_config
+from gpt.device import default_modes
 from gpt.errors import GPTError, UsageError, arguments
-from gpt.evaluation.text_report import lines_in
+from gpt.evaluation.evaluation_report import EvaluationReport, evaluate_text
+from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
+from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
+from gpt.evaluation.scored_text import ScoredText, other_text, val_text
+from gpt.model.ensemble import members_of
 from gpt.reading.sources import may_have_columns
-from gpt.sampling.stopping import Sample, collect
+from gpt.sampling.stopping import collect
 from gpt.terminal import phase
-from gpt.text.corpus import Corpus
-
-if TYPE_CHECKING:
-    from gpt.evaluation.evaluation_report import EvaluationReport
-    from gpt.evaluation.head_analysis import AttentionAnalysis
-    from gpt.evaluation.memorisation import MemorisationReport
-    from gpt.evaluation.scored_text import ScoredText
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ def evaluate(
     by: str | Sequence[str] = (),
     memorisation: bool = False,
     surprise: bool = False,
-) -> "EvaluationReport":
+) -> EvaluationReport:
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
     Args:
@@ -54,9 +52,6 @@ def evaluate(
         TextError: the text is missing, cannot be read, or has too few characters of the model's
             vocabulary.
     """
-    from gpt.device import default_modes
-    from gpt.evaluation.scored_text import val_text
-
     if text is None:
         scored = val_text(run_text(model, "to evaluate another text, name it after the run"))
     else:
@@ -68,34 +63,22 @@ def evaluate(
             f"{option}"
         )
     with phase("loading the model"):
-        from gpt.evaluation.evaluation_report import evaluate_text
-
         module = model.module
     by = [by] if isinstance(by, str) else by
     with default_modes():
         report = evaluate_text(module, scored, by=by, surprise=surprise)
-    if memorisation:
-        return replace(report, memorisation=_memorisation(model, scored))
-    return report
-
-
-def _memorisation(model: Model, text: "ScoredText") -> "MemorisationReport":
-    """Measure how much of `text`, and of samples of `model`, occurs in the train split."""
-    from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
-
+    if not memorisation:
+        return report
     with phase("sampling"):
         chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
         samples = collect(chunks, [""] * SAMPLES)
-    ids = [text.vocabulary.encode(sample.text) for sample in samples]
-    assert text.train is not None
+    ids = [scored.vocabulary.encode(sample.text) for sample in samples]
     with phase("searching the train split"):
-        return measure_memorisation(text, text.train, ids)
+        return replace(report, memorisation=measure_memorisation(scored, ids))
 
 
-def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
+def _text(model: Model, text: TextPath | Sequence[TextPath]) -> ScoredText:
     """Read the named texts, and encode them with the model's vocabulary."""
-    from gpt.evaluation.scored_text import other_text
-
     changes: dict[str, Any] = {
         "data.val_source": None,
         "data.split": "tail",
@@ -121,7 +104,7 @@ def _text(model: Model, text: TextPath | Sequence[TextPath]) -> "ScoredText":
     return other_text(corpus, model.vocabulary, train)
 
 
-def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
+def analyze_attention(model: Model, text: str) -> AttentionAnalysis:
     """Compute the attention weights of all heads on a text, and the effect of each head.
 
     Args:
@@ -138,25 +121,5 @@ def analyze_attention(model: Model, text: str) -> "AttentionAnalysis":
     Raises:
         UsageError, CheckpointError, OutOfMemory: as `Model.attention` raises them.
     """
-    from gpt.device import default_modes
-    from gpt.evaluation.head_analysis import analyze_text
-    from gpt.model.ensemble import members_of
-
     with default_modes():
         return analyze_text(members_of(model.module)[0], model.vocabulary, model.prepare(text))
-
-
-def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
-    """Return the distinct lines of `samples` that do not occur in the text `corpus`.
-
-    The first line of a sample includes the last line of its prompt. The last line of a sample is
-    left out as incomplete, unless the sample ended at a stop string that begins with a line end.
-    """
-    lines: dict[str, None] = {}
-    for sample in samples:
-        stop = sample.stop or ""
-        text = sample.prompt.rpartition("\n")[2] + sample.text.removesuffix(stop)
-        *whole, last = text.split("\n")
-        lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
-    known = lines_in(corpus.ids, corpus.vocabulary, lines.keys())
-    return [line for line in lines if line and line not in known]

@@ -6,8 +6,7 @@ from gpt.api.model import Model
 from gpt.errors import UsageError, arguments
 from gpt.export.html import html_page
 from gpt.export.huggingface import export_huggingface
-from gpt.files import write_atomically
-from gpt.inspection.output import check_out
+from gpt.files import check_out, write_atomically
 
 
 def export(model: Model, to: str, out: str | Path, *, overwrite: bool = False) -> None:

@@ -74,15 +74,12 @@ class Model:
         unit = " per byte" if self.vocabulary.is_bytes else ""
         return f"{self.run}, step {self.step}, val loss {val_loss:.4f}{unit}"
 
-    def prepare(
-        self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
-    ) -> str:
+    def prepare(self, prompt: str, *, drop_unknown: bool = False) -> str:
         """Normalise a prompt to match the training text; check that its characters have ids.
 
         Args:
             prompt: any text.
             drop_unknown: whether to remove characters outside the vocabulary, and log their number.
-            advice: the end of the error message: what the user can do about unknown characters.
 
         Returns:
             The normalised prompt.
@@ -90,9 +87,9 @@ class Model:
         Raises:
             UsageError: the prompt is not a str, or has characters without an id.
         """
-        return prepare_prompt(prompt, self.vocabulary, drop_unknown=drop_unknown, advice=advice)
+        return prepare_prompt(prompt, self.vocabulary, drop_unknown=drop_unknown)
 
-    def generate(
+    def generate(  # noqa: D417  # one line describes several arguments
         self,
         prompt: str = "",
         *,
@@ -105,10 +102,7 @@ class Model:
 
         Args:
             prompt: the text to continue; it is not yielded.
-            length: as for `sample`.
-            seed: as for `sample`.
-            stops: as for `sample`.
-            rules: as for `sample`.
+            length, seed, stops, rules: see `sample`.
 
         Returns:
             An iterator over parts of the text.
@@ -225,7 +219,7 @@ class Model:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
         advice = "leave them out, or pass drop_unknown=True"
-        prepared = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
+        prepared = prepare_prompt(text, self.vocabulary, drop_unknown=drop_unknown, advice=advice)
         module = self.module
         from gpt.device import default_modes
         from gpt.evaluation.loss import evaluate, scored_ids

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.api.run_text import encode_sources, open_sources, read_text, summary_of
 from gpt.api.settings import Settings, TextPath, as_changes, changed_config
+from gpt.config.load import check_effects, keys_given, keys_set_by, load_config
+from gpt.config.schema import Config, explicit
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import counted, setting_arguments
+from gpt.runs.recovery import check_same_model, settings_to_inherit
 from gpt.terminal import phase
+from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
-    from gpt.text.corpus import Corpus
     from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
-
-Prepared = tuple["Config", "Corpus", "Seconds | None"]
-"""Config and text of a new run, and the times that were measured to choose the config, if any."""
 
 DEFAULT_MINUTES = 5.0  # default training time in minutes if gpt chooses the settings
 PATIENCE = 3  # number of evaluations without a new best loss after which fine-tuning stops
@@ -39,7 +38,7 @@ def since_now() -> Callable[[], float]:
 class NewRun:
     """The arguments of `gpt.train` that determine the config and the text of a run."""
 
-    config: "Config | str | Path | None"
+    config: Config | str | Path | None
     text: TextPath | Sequence[TextPath] | None
     settings: Settings
     minutes: float | None
@@ -55,18 +54,14 @@ class NewRun:
             return "stdin"
         return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
-    def resolve(self, *, in_sweep: bool = False) -> "Config":
+    def resolve(self, *, in_sweep: bool = False) -> Config:
         """Return the config, before gpt chooses the settings that are left unset.
 
         Raise ConfigError if a given setting has no effect. With `in_sweep`, accept most settings
         without an effect, because they may have one in other runs of the sweep.
         """
-        from gpt.config.load import check_effects, keys_set_by
-        from gpt.config.schema import explicit
 
         def inherited(run: str) -> dict[str, Any]:
-            from gpt.runs.recovery import settings_to_inherit
-
             return settings_to_inherit(summary_of(run, "train.init_from"))
 
         changes = as_changes(self.settings)
@@ -81,12 +76,10 @@ class NewRun:
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
-            from gpt.runs.recovery import check_same_model
-
             check_same_model(summary_of(config.train.init_from, "train.init_from"), config)
         return config
 
-    def needs_choice(self, config: "Config") -> bool:
+    def needs_choice(self, config: Config) -> bool:
         """Return whether gpt has to choose the unset settings of the resolved `config`.
 
         gpt chooses them if the user gave no config and set none of `train.steps`, `train.plans`
@@ -98,12 +91,12 @@ class NewRun:
 
     def prepare(
         self,
-        config: "Config",
+        config: Config,
         clock: Callable[[], float],
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks = SINGLE,
-    ) -> Prepared:
-        """Read the text, and adapt the config to it.
+    ) -> tuple[Config, Corpus, "Seconds | None"]:
+        """Return the config, adapted to the text; the text; and times that were measured for it.
 
         1. If `needs_choice`, choose the unset settings for the text and the time.
         2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
@@ -116,13 +109,8 @@ class NewRun:
             config = self._limit_fine_tuning(config, corpus)
         return config, corpus, None
 
-    def _limit_fine_tuning(self, config: "Config", corpus: "Corpus") -> "Config":
-        """Return `config` with limited steps and early stopping; keep settings that the user gave.
-
-        If the user set `train.steps` or `train.plans` and no minutes, return `config` unchanged.
-        """
-        from gpt.config.load import keys_given, load_config
-
+    def _limit_fine_tuning(self, config: Config, corpus: Corpus) -> Config:
+        """Limit the steps, and set early stopping, unless the user gave these settings."""
         keys, train = keys_given(self.config, as_changes(self.settings)), config.train
         if train.minutes is None and {"train.steps", "train.plans"} & keys:
             return config
@@ -146,22 +134,18 @@ class NewRun:
 
 
 def choose_settings(
-    config: "Config",
+    config: Config,
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
-) -> Prepared:
+) -> tuple[Config, Corpus, "Seconds | None"]:
     """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
-    from gpt.config.load import load_config
-
     sources = open_sources(config.data, ranks=ranks)
     corpus = encode_sources(config, sources, ranks=ranks)
-
     with phase("loading PyTorch"):
         from gpt.recipe.choose import choose_config, reads_better_as_bytes
 
-    is_unit_open = "vocabulary" not in config.data.model_fields_set
-    if is_unit_open and reads_better_as_bytes(corpus):
+    if "vocabulary" not in config.data.model_fields_set and reads_better_as_bytes(corpus):
         log.info(
             f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
             f"instead; {setting_arguments('data.vocabulary=characters')} changes that"

@@ -1,28 +1,27 @@
-"""Read the text of a run, or describe a text."""
+"""Read the text of a run, describe a text, or find the lines of samples that a text lacks."""
 
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpt.api.model import Model
 from gpt.api.settings import Settings, TextPath, changed_config
 from gpt.config.data_config import DataConfig
 from gpt.config.schema import Config
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, command
-from gpt.evaluation.text_report import TextReport, describe_text
+from gpt.evaluation.text_report import TextReport, describe_text, lines_in
 from gpt.reading.sources import open_source
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData, is_checkpoint
 from gpt.runs.read import read_summary
+from gpt.sampling.stopping import Sample
 from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, standard_input
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from gpt.api.model import Model
 
 
 def read_text(
@@ -104,7 +103,7 @@ def summary_of(run: str, key: str) -> CheckpointData:
         raise UsageError(f"{key}: {error}") from None
 
 
-def run_text(model: "Model", advice: str = "") -> Corpus:
+def run_text(model: Model, advice: str = "") -> Corpus:
     """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
 
     `advice` is the end of the message: what the user can do without the text.
@@ -121,7 +120,7 @@ def run_text(model: "Model", advice: str = "") -> Corpus:
     return corpus
 
 
-def run_config(model: "Model") -> Config:
+def run_config(model: Model) -> Config:
     """Return the newest config of the run of `model`; a resume may have changed settings."""
     if not is_checkpoint(model.run):
         with suppress(CheckpointError, Unreadable):
@@ -154,3 +153,19 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> Te
     if plain != config:
         in_characters = encode_sources(plain, open_sources(plain.data))
     return describe_text(sources, corpus, in_characters)
+
+
+def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
+    """Return the distinct lines of `samples` that do not occur in the text `corpus`.
+
+    The first line of a sample includes the last line of its prompt. The last line of a sample is
+    left out as incomplete, unless the sample ended at a stop string that begins with a line end.
+    """
+    lines: dict[str, None] = {}
+    for sample in samples:
+        stop = sample.stop or ""
+        text = sample.prompt.rpartition("\n")[2] + sample.text.removesuffix(stop)
+        *whole, last = text.split("\n")
+        lines |= dict.fromkeys([*whole, last] if stop.startswith("\n") else whole)
+    known = lines_in(corpus.ids, corpus.vocabulary, lines.keys())
+    return [line for line in lines if line and line not in known]

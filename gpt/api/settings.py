@@ -2,27 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic_core import to_jsonable_python
+
+from gpt.config.load import Override, keys_set_by, load_config
+from gpt.config.schema import Config
 from gpt.errors import UsageError, arguments, shown
 from gpt.files import check_working_folder
-
-if TYPE_CHECKING:
-    from gpt.config.load import Override
-    from gpt.config.schema import Config
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 TextPath = str | Path
 
 
 def changed_config(
-    config: "Config | str | Path | None",
+    config: Config | str | Path | None,
     text: TextPath | Sequence[TextPath] | None,
     settings: Settings,
     minutes: float | None = None,
     *,
     inherit: Callable[[str], dict[str, Any]] | None = None,
-) -> "Config":
+) -> Config:
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
     If `settings` contain `train.steps` but not `train.plans`, discard `train.minutes`,
@@ -32,8 +32,6 @@ def changed_config(
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
         ConfigError: a setting has an unknown key or a wrong value.
     """
-    from gpt.config.load import keys_set_by, load_config
-
     check_working_folder()
     changes = as_changes(settings)
     if minutes is not None:
@@ -52,17 +50,15 @@ def changed_config(
     return load_config(config, changes, inherit=inherit)
 
 
-def as_changes(settings: Settings) -> "list[Override]":
+def as_changes(settings: Settings) -> list[Override]:
     """Return `settings` (a mapping, a list or one str) as a list of overrides for `load_config`."""
     if isinstance(settings, Mapping):
-        from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
             """Convert numpy and torch values; return others as a list, which validation rejects."""
             return value.tolist() if hasattr(value, "tolist") else [repr(value)]
 
-        plain_settings = to_jsonable_python(settings, fallback=plain)
-        return [*plain_settings.items()]
+        return [*to_jsonable_python(settings, fallback=plain).items()]
     if isinstance(settings, str):
         return [settings]
     if not isinstance(settings, Sequence):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.new_run import NewRun, choose_settings, since_now
 from gpt.api.run_text import read_text
 from gpt.api.settings import Settings, TextPath, as_changes
+from gpt.config.schema import Config
 from gpt.errors import UsageError, arguments
 from gpt.recipe.sweep_spec import Trial, check_count, check_different, combinations
 from gpt.runs.folder import RUNS, find_sweep
@@ -16,12 +17,11 @@ from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
     from gpt.recipe.sweep import Sweep
 
 
 def sweep(  # noqa: D417  # one line describes several arguments
-    config: "Config | str | Path | None" = None,
+    config: Config | str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,

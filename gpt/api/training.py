@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 from gpt.api.new_run import NewRun, since_now
 from gpt.api.run_text import read_text
 from gpt.api.settings import Settings, TextPath, as_changes, changed_config
+from gpt.config.load import check_effects, keys_set_by
+from gpt.config.schema import Config
 from gpt.distributed import Ranks, begin_training, check_alone, joined
 from gpt.errors import UsageError, shown
 from gpt.files import from_here
+from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, find_run
+from gpt.runs.format import has_checkpoint
+from gpt.runs.recovery import summary_to_resume
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
+from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from gpt.config.schema import Config
     from gpt.recipe.dry_run import Estimate
-    from gpt.text.corpus import Corpus
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: "Config | str | Path | None" = None,
+    config: Config | str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
@@ -105,10 +109,6 @@ def train(
     resolved = new.resolve()
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
-
-    from gpt.runs.folder import RUNS
-    from gpt.runs.format import has_checkpoint
-
     run = (Path(run_dir) if run_dir else RUNS / new.name).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with saving_on_interrupt(should_stop) as should_stop, joined() as ranks:
@@ -123,10 +123,8 @@ def train(
         return _train(ranks, chosen, corpus, run, mode, should_stop, on_event, clock, probed)
 
 
-def _check_folder(run: Path, mode: "Mode", config: "Config") -> None:
+def _check_folder(run: Path, mode: "Mode", config: Config) -> None:
     """Raise UsageError or GPTError if a new run cannot be written to the folder `run`."""
-    from gpt.runs.folder import check_can_be_made, check_free, check_keeps
-
     if mode == "numbered":
         check_can_be_made(run.parent)
         return
@@ -182,15 +180,11 @@ def _resumed(
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
-) -> "tuple[Config, Corpus, Path, Mode]":
+) -> tuple[Config, Corpus, Path, "Mode"]:
     """Return the config, text, folder and mode of a run that all ranks resume; see `resume`.
 
     If torchrun restarted the processes, `begun` is the run that they trained before, else None.
     """
-    from gpt.config.load import check_effects, keys_set_by
-    from gpt.runs.folder import find_run
-    from gpt.runs.recovery import summary_to_resume
-
     run = begun or run  # after a restart, continue the same run, which may not be the newest
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
@@ -209,8 +203,8 @@ def _resumed(
 
 def _train(
     ranks: Ranks,
-    config: "Config",
-    corpus: "Corpus",
+    config: Config,
+    corpus: Corpus,
     run: Path,
     mode: "Mode",
     should_stop: Callable[[], bool],
@@ -235,14 +229,14 @@ def _train(
 
 
 def estimate(  # noqa: D417  # one line describes several arguments
-    config: "Config | str | Path | None" = None,
+    config: Config | str | Path | None = None,
     *,
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
     init_from: str | Path | None = None,
     clock: Callable[[], float] | None = None,
-) -> tuple["Config", "Estimate"]:
+) -> tuple[Config, "Estimate"]:
     """Estimate the parameters, memory and time of a training run, without training it.
 
     Args:

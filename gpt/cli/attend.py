@@ -13,7 +13,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import UsageError, without_middle
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.terminal import in_one_line, phase
 
 VAL_CHARACTERS = 64  # characters of the val split that are shown without --text
@@ -39,8 +39,6 @@ def attend(
     checkpoint: WhichCheckpoint = "best",
 ) -> None:
     """Show what each head attends to, and how much it lowers the loss."""
-    from gpt.inspection.output import check_out
-
     is_picture = out is not None and out.suffix.lower() == ".png"
     if out is not None:
         check_out(out, "--out", [".png", ".html"], overwrite=overwrite)

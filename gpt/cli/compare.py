@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt.cli.options import JsonFlag, OverwriteFlag, option, show, show_json, terminal_width
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.terminal import phase
 
 ComparedNames = Annotated[
@@ -34,7 +34,7 @@ def compare(
     same kind, and one for other seeds.
     """
     from gpt import api
-    from gpt.inspection.output import check_out
+    from gpt.inspection.report_views import comparison_text
 
     if out is not None:
         check_out(out, "--out", [".png"], overwrite=overwrite)
@@ -47,7 +47,5 @@ def compare(
             write_atomically(out, [png(draw_curves(comparison))])
     if as_json:
         show_json(asdict(comparison))
-        return
-    from gpt.inspection.report_views import comparison_text
-
-    show(comparison_text(comparison, terminal_width()) + "\n")
+    else:
+        show(comparison_text(comparison, terminal_width()) + "\n")

@@ -13,7 +13,7 @@ from gpt.cli.options import (
     show_json,
     terminal_width,
 )
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 
 
 def data(
@@ -25,7 +25,6 @@ def data(
 ) -> None:
     """Show characters, decoding errors, lines shared by val and train."""
     from gpt import api
-    from gpt.inspection.output import check_out
     from gpt.inspection.report_views import text_page, text_table
 
     if html is not None:

@@ -16,7 +16,7 @@ from gpt.cli.options import (
     show_json,
     terminal_width,
 )
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.terminal import phase
 
 
@@ -44,15 +44,15 @@ def evaluate(
     compared with n-gram models and compressors.
     """
     from gpt import api
-    from gpt.inspection.output import check_out
+    from gpt.inspection.report_views import evaluation_page, evaluation_table
 
     if html is not None:
         check_out(html, "--html", [".html"], overwrite=overwrite)
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
         # imported here, so that a wrong name of a run is reported before torch is imported
-        from gpt.inspection.report_views import evaluation_page, evaluation_table
-    report = api.evaluate(
+        from gpt.api.evaluation import evaluate as evaluate_model
+    report = evaluate_model(
         model, text, by=by or (), memorisation=memorisation, surprise=html is not None
     )
     title = f"{model.run.resolve().name}, step {model.step}"

@@ -10,9 +10,9 @@ import typer
 
 from gpt.cli.options import flag, option, terminal_width
 from gpt.errors import GPTError, UsageError
-from gpt.files import write_atomically
+from gpt.files import check_out, write_atomically
 from gpt.lessons import FOLLOW, LESSONS, TEXTBOOK
-from gpt.terminal import make_table, phase, render
+from gpt.terminal import Indented, make_table, phase, render
 
 
 def explain(
@@ -39,7 +39,11 @@ def explain(
     """Explain a GPT, built up one step at a time with real tensors."""
     _check_request(lesson, run, text, write)
     if lesson is None:
-        typer.echo(_lessons(terminal_width()))
+        heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
+        lessons = make_table(("", ""), [*LESSONS.items()], "ll")
+        whole = f"The whole model as one program: gpt explain {TEXTBOOK} --write FILE.py"
+        parts: list[Indented] = [(0, f"{heading}\n"), (2, lessons), (0, f"\n{whole}")]
+        typer.echo(render(parts, terminal_width()))
         return
     with phase("loading PyTorch"):
         from gpt.lessons.render import read_lesson, to_terminal
@@ -81,7 +85,6 @@ def _check_request(
 
 def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: bool) -> None:
     """Write the lesson to a new file `path`."""
-    from gpt.inspection.output import check_out
     from gpt.lessons import render
 
     if os.path.lexists(path):  # it may contain the learner's changes
@@ -95,11 +98,3 @@ def _write(lesson: str, run: str | None, text: str | None, path: Path, answer: b
         content = render.to_program(render.read_lesson(lesson, run, text), answer=answer)
     write_atomically(path, [content.encode()])
     typer.echo(path)
-
-
-def _lessons(width: int) -> str:
-    """Format the list of lessons, in lines of at most `width` characters."""
-    heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
-    lessons = make_table(("", ""), [*LESSONS.items()], "ll")
-    whole = f"The whole model as one program: gpt explain {TEXTBOOK} --write FILE.py"
-    return render([(0, f"{heading}\n"), (2, lessons), (0, f"\n{whole}")], width)

@@ -85,30 +85,30 @@ def list_runs() -> list[RunSummary]:
 
     runs = []
     for run in run_folders():
+        name = run.relative_to(RUNS).as_posix()
         try:
             if is_run(run):
-                runs.append(_summarise(run))
+                runs.append(_summarise(run, name))
         except (OSError, Unreadable):
-            runs.append(RunSummary(run.relative_to(RUNS).as_posix(), "unreadable"))
+            runs.append(RunSummary(name, "unreadable"))
     return sorted(runs, key=lambda run: run.age_s)
 
 
-def _summarise(run: Path) -> RunSummary:
+def _summarise(run: Path, name: str) -> RunSummary:
     from gpt.model.shapes import parameter_count
-    from gpt.runs.folder import RUNS
     from gpt.runs.format import INDEX, has_checkpoint
     from gpt.runs.lock import is_running
     from gpt.runs.read import read_summary
 
     size = 0
     for folder, _, names in os.walk(run):
-        for name in names:
+        for file in names:
             with suppress(OSError):  # another process may remove the file
-                size += Path(folder, name).lstat().st_size
+                size += Path(folder, file).lstat().st_size
     index = run / "checkpoints" / INDEX
     age_s = time.time() - (index if index.exists() else run).stat().st_mtime
     state = "running" if is_running(run) else ""
-    summary = RunSummary(run.relative_to(RUNS).as_posix(), state, bytes=size, age_s=age_s)
+    summary = RunSummary(name, state, bytes=size, age_s=age_s)
     try:
         last, best = read_summary(run, "last"), read_summary(run, "best")
     except CheckpointError:

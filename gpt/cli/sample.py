@@ -94,8 +94,7 @@ def sample(
         return
     corpus = None
     if new:
-        from gpt.api.evaluation import new_lines
-        from gpt.api.run_text import run_text
+        from gpt.api.run_text import new_lines, run_text
 
         corpus = run_text(model, "put the text back, or leave out --new")
     texts = [model.prepare(text) for text in texts or [""]]

@@ -124,14 +124,11 @@ class KneserNey:
         self._tables = [_Table(*counted) for counted in count_ngrams(ids, V, self.order)]
 
     def probabilities(self, ids: Ids) -> Doubles:
-        """Return the probability of each id, given the N ids before it: (len(ids) - N,).
-
-        The first N ids are not predicted.
-        """
-        M = max(len(ids) - self.order, 0)
-        keys, p = np.zeros(M, np.int64), np.full(M, 1 / self.V)
+        """Return the probability of each id but the first N, given the N before it."""
+        longest = _keys_of(ids, self.V, self.order)
+        p = np.full(len(longest), 1 / self.V)
         for n, table in enumerate(self._tables):
-            keys += ids[self.order - n :][:M].astype(np.int64) * self.V**n
+            keys = longest % self.V ** (n + 1)
             contexts = keys // self.V
             start = table.keys.searchsorted(contexts * self.V)
             end = table.keys.searchsorted((contexts + 1) * self.V)
@@ -188,7 +185,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> list[tuple[Integers, Integers]
 
 def _keys_of(ids: Ids, V: int, order: int) -> Integers:
     """Return, in text order, the keys of all n-grams of `ids` that have `order` ids of context."""
-    keys = np.zeros(len(ids) - order, np.int64)
+    keys = np.zeros(max(len(ids) - order, 0), np.int64)
     for i in range(order + 1):
         keys *= V
         keys += ids[i : len(keys) + i]

@@ -175,18 +175,13 @@ def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
     reached = math.ceil(100 * max(lowest)) / 100 if lowest else None
     groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
     for run in runs:
-        identity = _identity(run)
+        compared = {k: v for k, v in run.settings.items() if k not in NOT_COMPARED}
+        identity = json.dumps([compared, run.text_sha256], sort_keys=True)
         groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
         seen[identity, run.seed] += 1
     differing = _differing([group[0] for group in groups.values()])
     rows = [_row(i, group, differing, reached) for i, group in enumerate(groups.values(), 1)]
     return Comparison(rows, [_difference(rows[0], row) for row in rows[1:]], reached)
-
-
-def _identity(run: ComparedRun) -> str:
-    """Return a string that is the same for all runs that differ only by seed."""
-    compared = {k: v for k, v in run.settings.items() if k not in NOT_COMPARED}
-    return json.dumps([compared, run.text_sha256], sort_keys=True)
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:

@@ -138,35 +138,22 @@ class Calibration:
     """Accuracy of the most likely id, compared with its probability (arXiv:1706.04599)."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros((BINS, 3))  # columns: ids, probability, hits
+        self.sums = np.zeros((BINS, 3))  # columns: ids, probability, hits
 
     def add(self, scores: Scores) -> None:
         """Add the predictions in `scores` to the statistics."""
         p = scores.probabilities[:, 0]
         bins = np.minimum((p * BINS).astype(np.int64), BINS - 1)
         columns = np.stack([np.ones(len(p)), p, scores.hits])
-        self._sums += np.stack([np.bincount(bins, column, BINS) for column in columns], 1)
+        self.sums += np.stack([np.bincount(bins, column, BINS) for column in columns], 1)
 
-    @property
     def bins(self) -> list[CalibrationBin]:
-        """The ranges of probability that contain a prediction, in ascending order."""
+        """Return the ranges of probability that contain a prediction, in ascending order."""
         return [
             CalibrationBin(int(ids), p / ids, hits / ids)
-            for ids, p, hits in self._sums.tolist()
+            for ids, p, hits in self.sums.tolist()
             if ids
         ]
-
-    @property
-    def accuracy(self) -> float:
-        """Fraction of predictions whose most likely id is right."""
-        ids, _, hits = self._sums.sum(0).tolist()
-        return float(hits / ids)
-
-    @property
-    def error(self) -> float:
-        """Expected calibration error: mean |probability - accuracy| of bins, weighted by `ids`."""
-        ids, p, hits = self._sums.T
-        return float(np.abs(p - hits).sum() / ids.sum())
 
 
 class Surprise:
@@ -218,7 +205,7 @@ class EvaluationReport:
     bits_per_character: float
     bits_per_byte: float  # bits per byte of UTF-8
     accuracy: float  # fraction of ids to which the model gave the highest probability
-    calibration_error: float  # expected calibration error of the most likely id
+    calibration_error: float  # mean |probability - accuracy| of the bins, weighted by `ids`
     calibration: list[CalibrationBin]  # the reliability diagram
     references: list[ReferenceLoss]  # losses of simple predictors, in descending order
     groups: dict[str, list[Group]]  # the loss by each requested property of the characters
@@ -252,6 +239,7 @@ def evaluate_text(
     loss = float(blocks.sums.sum()) / units.ids
     per_character = units.per_character(loss)
     means = [units.per_character(mean) for mean in blocks.means()]
+    _, probabilities, hits = calibration.sums.T
     references = []
     if text.train is not None:
         with phase("compressing the text, and counting its n-grams"):
@@ -269,9 +257,9 @@ def evaluate_text(
         interval=mean_interval(means) if len(means) > 1 else None,
         bits_per_character=per_character / math.log(2),
         bits_per_byte=units.bits_per_byte(loss),
-        accuracy=calibration.accuracy,
-        calibration_error=calibration.error,
-        calibration=calibration.bins,
+        accuracy=float(hits.sum() / units.ids),
+        calibration_error=float(np.abs(probabilities - hits).sum() / units.ids),
+        calibration=calibration.bins(),
         references=references,
         groups={name: each.groups() for name, each in breakdowns.items()},
         surprise=surprises[0] if surprise else None,

@@ -48,10 +48,7 @@ class AttentionAnalysis(Attention):
 
 @torch.no_grad()
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
-    """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
-
-    Raise the same errors as `attend_text`.
-    """
+    """Compute the attention, scores and ablation losses of all heads of `model` on `text`."""
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
     logits, _ = run_with_streams(model, ids)

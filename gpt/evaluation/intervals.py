@@ -45,7 +45,6 @@ class BlockSums:
     def __init__(self, n: int) -> None:
         count = max(1, n // round(3 * math.sqrt(n)))
         self.edges = np.arange(count + 1) * n // count
-        self.sizes = np.diff(self.edges)
         self.sums = np.zeros(count)
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
@@ -55,7 +54,7 @@ class BlockSums:
 
     def means(self) -> list[float]:
         """Return the mean loss of each block."""
-        means: list[float] = (self.sums / self.sizes).tolist()
+        means: list[float] = (self.sums / np.diff(self.edges)).tolist()
         return means
 
 

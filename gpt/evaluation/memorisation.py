@@ -36,14 +36,14 @@ class MemorisationReport:
     length: int = COPY_IDS  # number of ids in each substring
 
 
-def measure_memorisation(
-    text: ScoredText, train: Ids, samples: Sequence[Ids]
-) -> MemorisationReport:
-    """Measure how much of `samples`, and of the evaluated `text`, occurs in the train split.
+def measure_memorisation(text: ScoredText, samples: Sequence[Ids]) -> MemorisationReport:
+    """Measure how much of `samples`, and of the evaluated `text`, occurs in `text.train`.
 
     If `text` is longer than all samples together, only evenly spread parts of it are measured.
-    Each sample must have at least COPY_IDS ids.
+    Each sample must have at least COPY_IDS ids. `text.train` must not be None.
     """
+    train = text.train
+    assert train is not None
     if len(text.ids) < COPY_IDS:
         option = arguments("memorisation")
         raise UsageError(

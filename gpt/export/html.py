@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt.errors import UsageError
-from gpt.inspection.output import contents_of, in_base64, render_page
+from gpt.inspection.pages import contents_of, in_base64, render_page
 from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData, Tensors
 
@@ -53,13 +53,8 @@ def html_page(title: str, checkpoint: CheckpointData) -> bytes:
         title=title,
         header=header,
         weights=weights,
-        worker=worker_source(),
+        worker=contents_of([FOLDER / name for name in WORKER_FILES]),
     )
-
-
-def worker_source() -> str:
-    """Return the JavaScript that the page's worker runs."""
-    return contents_of([FOLDER / name for name in WORKER_FILES])
 
 
 def page_content(checkpoint: CheckpointData) -> tuple[dict[str, Any], str]:

@@ -19,8 +19,7 @@ import safetensors.numpy
 
 from gpt import __version__
 from gpt.errors import UsageError, arguments
-from gpt.files import naming, write_synced
-from gpt.inspection.output import check_absent
+from gpt.files import check_absent, naming, write_synced
 from gpt.model.shapes import member_prefixes, parameter_count
 from gpt.runs.format import CheckpointData
 from gpt.text.vocabulary import Vocabulary, encode_prompt

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gpt.evaluation.head_analysis import AttentionAnalysis
-from gpt.inspection.output import in_base64, render_page
+from gpt.inspection.pages import in_base64, render_page
 from gpt.terminal import render, symbol, visible
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary

@@ -149,9 +149,7 @@ def draw_curves(comparison: Comparison) -> Figure:
 def _draw_row(axes: Axes, row: Row, x_axis: str) -> None:
     """Plot the val losses of the runs in `row` against `x_axis`, a field of their curves.
 
-    Each evaluation is a point, at the mean of `x_axis` over the runs. Only evaluations that all
-    runs have are shown. The legend shows the settings of `row`, such as `row 2: C 64 (n = 3)`, or,
-    if there are none or more than MAX_LABEL_SETTINGS, the name of its first run.
+    Each evaluation that all runs have is a point, at the mean of `x_axis` over the runs.
     """
     curves = [run.curve for run in row.runs if run.curve.steps]
     n = min(len(curve.steps) for curve in curves)

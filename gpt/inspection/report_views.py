@@ -1,14 +1,14 @@
 """Show the reports of `gpt eval`, `gpt data` and `gpt compare` as tables, or as HTML pages."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpt.errors import counted, listed, shown
 from gpt.evaluation.characters import name_of
 from gpt.evaluation.comparison import Comparison
 from gpt.evaluation.intervals import Interval
 from gpt.evaluation.text_report import LONG_LINE_CHARACTERS, TextReport
-from gpt.inspection.output import in_base64, render_page
+from gpt.inspection.pages import in_base64, render_page
 from gpt.terminal import Indented, PlainTable, in_one_line, make_table, render, render_table, symbol
 from gpt.text.vocabulary import listed_characters
 
@@ -45,10 +45,7 @@ def evaluation_table(report: "EvaluationReport", title: str, width: int) -> str:
 
 
 def report_tables(report: "EvaluationReport") -> list[PlainTable]:
-    """Return the tables of `report`: calibration, and the loss by each property.
-
-    In the table of characters, the rows are sorted by their part of the loss, the largest first.
-    """
+    """Return the tables of `report`: calibration, and the loss by each property."""
     bins = report.calibration
     tables: list[PlainTable] = [
         (
@@ -228,8 +225,9 @@ def _tables(comparison: Comparison) -> list[PlainTable]:
     if keys := [*dict.fromkeys(key for row in rows for key in row.settings)]:
         lines = [["row", *keys]]
         for row in rows:
-            values = [_value(row.settings.get(key, "-")) for key in keys]
-            lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in values)])
+            values = [row.settings.get(key, "-") for key in keys]
+            texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
+            lines.append([str(row.number), *(shown(each, MAX_VALUE_CHARACTERS) for each in texts)])
         if len(lines[0]) >= len(lines):  # transpose a table with at least as many columns as lines
             lines = [[*column] for column in zip(*lines, strict=True)]
         tables.append((lines[0], lines[1:], "l" + "r" * (len(lines[0]) - 1)))
@@ -269,8 +267,3 @@ def _interval(interval: Interval | None) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else f"{value:{form}}"
-
-
-def _value(value: Any) -> str:
-    """Format the value of a setting: a string as it is, any other value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -1,10 +1,9 @@
-"""The built-in texts: two come with Python, and one is downloaded."""
+"""The built-in texts: two come with Python, and tinyshakespeare is downloaded."""
 
 import hashlib
 import importlib
 import logging
 import sysconfig
-from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -19,27 +18,13 @@ from gpt.text.documents import Document, Source
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Download:
-    """Name, address, size in bytes and SHA-256 of a file to download."""
-
-    name: str
-    url: str
-    size: int
-    sha256: str
-
-    def __str__(self) -> str:
-        return f"{self.size:,} bytes, SHA-256 {self.sha256}"
-
-
-TINYSHAKESPEARE = Download(
-    name="tinyshakespeare",
-    url="https://raw.githubusercontent.com/karpathy/char-rnn/"
-    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
-    size=1_115_394,
-    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+SHAKESPEARE_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
 )
-NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)  # the built-in texts
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHAKESPEARE_BYTES = 1_115_394
+NAMED = ("python-docs", "python-source", "tinyshakespeare")  # the built-in texts
 DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for a response
 EXCLUDED_FOLDERS = {  # not in python-source: installed packages, tests, IDLE, demos, docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
@@ -67,7 +52,7 @@ def open_named(name: str) -> Source:
         if not files:
             raise TextError(f"{name}: not in this installation of Python; choose another text")
     else:
-        files = {name: locate(TINYSHAKESPEARE)}
+        files = {name: locate_shakespeare()}
     return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))
 
 
@@ -80,20 +65,20 @@ def _document(name: str, path: Path) -> Document:
     return Document(name, lambda: utf8_chunks(file_entry(path).blocks(), name))
 
 
-def locate(download: Download) -> Path:
-    """Return the path of a file in `data/` or the cache; download it to the cache if needed."""
-    beside = Path("data") / f"{download.name}.txt"
-    cached = cache_dir() / f"{download.name}.txt"
+def locate_shakespeare() -> Path:
+    """Return the path of tinyshakespeare in `data/` or the cache; download it if needed."""
+    beside, cached = Path("data/tinyshakespeare.txt"), cache_dir() / "tinyshakespeare.txt"
+    expected = f"{SHAKESPEARE_BYTES:,} bytes, SHA-256 {SHAKESPEARE_SHA256}"
     for path in (beside, cached):
         if path.is_file():
-            if hashlib.sha256(path.read_bytes()).hexdigest() != download.sha256:
+            if hashlib.sha256(path.read_bytes()).hexdigest() != SHAKESPEARE_SHA256:
                 raise TextError(
-                    f"{path}: expected {download.name} ({download}), got another file; remove it, "
+                    f"{path}: expected tinyshakespeare ({expected}), got another file; remove it, "
                     f"or give its path as the text"
                 )
             return path
-    log.info("downloading %s from %s", download.name, download.url)
-    content = _fetch(download, beside)
+    log.info("downloading tinyshakespeare from %s", SHAKESPEARE_URL)
+    content = _fetch(f"at {beside} ({expected})")
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(cached, [content])
@@ -102,20 +87,21 @@ def locate(download: Download) -> Path:
     return cached
 
 
-def _fetch(download: Download, beside: Path) -> bytes:
+def _fetch(place: str) -> bytes:
+    """Download tinyshakespeare; the error message names `place`, where the user can put it."""
     import urllib.request  # takes 50 ms; only a download needs it
     from http.client import HTTPException
 
     try:
-        with urllib.request.urlopen(download.url, timeout=DOWNLOAD_TIMEOUT_S) as response:
-            content = bytes(response.read(download.size + 1))
+        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=DOWNLOAD_TIMEOUT_S) as response:
+            content = bytes(response.read(SHAKESPEARE_BYTES + 1))
         digest = hashlib.sha256(content).hexdigest()
-        if digest == download.sha256:
+        if digest == SHAKESPEARE_SHA256:
             return content
         reason = f"got {len(content):,} bytes with SHA-256 {digest[:8]}..."
     except (OSError, HTTPException) as error:
         reason = str(error)
     raise TextError(
-        f"cannot download {download.name} from {download.url}: {reason}; try again, put the file "
-        f"at {beside} ({download}), or train on python-docs, which needs no network"
+        f"cannot download tinyshakespeare from {SHAKESPEARE_URL}: {reason}; try again, put the "
+        f"file {place}, or train on python-docs, which needs no network"
     )

@@ -64,10 +64,7 @@ def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
 
 
 def _documents(records: Iterable[Record], name: str, column: str) -> Iterator[Document]:
-    """Yield a document for each record with text; raise TextError for a record without the column.
-
-    A record that is a string is the text itself. Nulls are skipped.
-    """
+    """Yield a document for each text; raise TextError for a record without the column."""
     for number, record in records:
         try:
             paths = [[]] if isinstance(record, str) else _paths(column, record or ())
@@ -159,11 +156,7 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield, for each row of a .csv or .tsv file, the number of its last line and its values.
-
-    Row 1 contains the names of the columns and is not yielded. In a .tsv file, quotation marks have
-    no special meaning.
-    """
+    """Yield, for each row below the heading, the number of its last line and its values."""
     first = next(lines, "")
     rows = csv.DictReader(
         chain([first], lines),

@@ -104,9 +104,11 @@ class _Chooser:
         V = len(self.corpus.vocabulary)
         self.fits = partial(fits, vocabulary_size=V, device=self.device, ranks=self.ranks)
         with phase("measuring how much the text repeats itself"):
-            may_copy = not {"n_head", "head_size", "key_offset"} & self.base.model.model_fields_set
-            T = _window_length(self.corpus, self.base, SIZES[0])
-            self.repeats = may_copy and repeats_much(self.corpus, T)
+            self.repeats = False
+            if not {"n_head", "head_size", "key_offset"} & self.base.model.model_fields_set:
+                T = _window_length(self.corpus, self.base, SIZES[0])
+                repeated = repeated_part(self.corpus.val, T, match_length(self.corpus, T))
+                self.repeats = repeated > MUCH_REPEATED
 
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure larger and larger sizes until one is too slow; choose the size before it.
@@ -249,11 +251,6 @@ def _window_length(corpus: Corpus, base: Config, size: Size) -> int:
     if "T" in base.model.model_fields_set:
         return base.model.T
     return context_length(min(len(corpus.train), len(corpus.val)), size)
-
-
-def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than MUCH_REPEATED of val's ids are repeated; see `repeated_part`."""
-    return repeated_part(corpus.val, T, match_length(corpus, T)) > MUCH_REPEATED
 
 
 def match_length(corpus: Corpus, T: int) -> int:

@@ -138,7 +138,8 @@ class App(Starlette):
             while await self.advance(completion):
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client disconnected")
-            return JSONResponse(completion.response())
+            choices = [choice.take() for choice in completion.choices]
+            return JSONResponse(completion.head | {"choices": choices, "usage": completion.usage()})
 
     async def advance(self, completion: Completion) -> bool:
         """Generate the next piece of the texts; return whether to call `advance` again."""

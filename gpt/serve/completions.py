@@ -81,11 +81,6 @@ class CompletionRequest(BaseModel):
             return fields
         return {name: value for name, value in fields.items() if value is not None}
 
-    @property
-    def rules(self) -> SampleConfig:
-        """The sampling rules."""
-        return SampleConfig(**self.model_dump(include=set(SampleConfig.model_fields)))
-
 
 def parse_request(body: bytes) -> CompletionRequest:
     """Parse the body of a request; raise HTTPException if it is not JSON or a field is wrong."""
@@ -223,11 +218,6 @@ class Completion:
         end = time.monotonic() + PIECE_S
         return any(time.monotonic() >= end for _ in self._steps)
 
-    def response(self) -> dict[str, Any]:
-        """Return the whole response, after the texts have ended."""
-        choices = [choice.take() for choice in self.choices]
-        return self.head | {"choices": choices, "usage": self.usage()}
-
     def _generate(self) -> Iterator[None]:
         """Continue the prompts, after echoing them if requested; yield after each id."""
         request, model = self.request, self.model
@@ -243,7 +233,8 @@ class Completion:
             stream for _ in request.prompt for stream in sample_streams(seed, range(request.n))
         ]
         engine = model.engine(len(prompts))
-        generator = Generator(engine, prompts, streams, request.rules, self.bias)
+        rules = SampleConfig(**request.model_dump(include=set(SampleConfig.model_fields)))
+        generator = Generator(engine, prompts, streams, rules, self.bias)
         while any(choice.finish_reason is None for choice in self.choices):
             ids, log_probabilities = generator.step()
             for choice, id_, row in zip(self.choices, ids, log_probabilities, strict=True):

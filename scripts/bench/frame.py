@@ -14,7 +14,7 @@ from typing import Any
 
 from gpt.config.schema import Config
 from gpt.model.ensemble import make_model
-from gpt.reading.named import TINYSHAKESPEARE, locate
+from gpt.reading.named import locate_shakespeare
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
@@ -127,4 +127,4 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 
 def text_or_tinyshakespeare(text: Path | None) -> Path:
     """Return `text`, by default the file of tinyshakespeare."""
-    return text or locate(TINYSHAKESPEARE)
+    return text or locate_shakespeare()

@@ -1,4 +1,4 @@
-"""Check the path of a file to write; render a page as one HTML file that needs no network."""
+"""Render a page as one HTML file that needs no network."""
 
 import base64
 import hashlib
@@ -8,38 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpt.errors import UsageError, arguments
 from gpt.terminal import in_one_line, symbol
 
 PAGE_TEMPLATES = Path(__file__).with_name("templates")
-
-
-def check_out(path: Path, option: str, endings: Sequence[str], *, overwrite: bool = False) -> None:
-    """Raise UsageError unless `path` ends in one of `endings` and a file can be written there.
-
-    `overwrite` is whether an existing plain file may be replaced. The message quotes `option`, the
-    command-line option that set `path`.
-    """
-    if path.suffix.lower() not in endings:
-        raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(
-            f"{option} {path}: expected a new name or a plain file to replace, not a link, folder, "
-            f"pipe or device; choose another name"
-        )
-    if not overwrite:
-        check_absent(path, option)
-
-
-def check_absent(path: Path, option: str) -> None:
-    """Raise UsageError if anything exists at `path`; the message quotes `option`."""
-    if path.exists():
-        raise UsageError(
-            f"{option} {path}: it exists already; choose another name, or add "
-            f"{arguments(overwrite=True)} to replace it"
-        )
 
 
 def render_page(
