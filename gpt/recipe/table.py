@@ -103,8 +103,9 @@ def largest_size(
     """Choose a size by rule 1; return it, and how many characters its model would see.
 
     `sizes` are in ascending order. `seen(size)` is how many characters a model of that size would
-    see in the run's time. It is called for larger and larger sizes until the result is too low. A
-    size is skipped if a larger one sees enough even if its speed falls like 1 / parameters.
+    see in the run's time. Because a call measures a speed, sizes are skipped: if a size sees so
+    much that a larger one would see enough, even at a speed that falls like 1 / parameters, that
+    larger size is measured next.
     """
     limit = MAX_PARAMETERS_PER_TRAIN_CHARACTER * train_characters
     allowed = [size for size in sizes if size.parameters <= limit] or [*sizes[:1]]
@@ -154,9 +155,9 @@ def context_length(shortest_split: int, size: Size) -> int:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters of a step: `batch_size` x `T`, if `batch_size` is set.
 
-    Otherwise, it is a power of two, or `T` if that is larger. The power grows with the square root
-    of the run's `characters`: in a short run, many small steps are better than few large ones
-    (arXiv:1812.06162; scripts/experiments.md).
+    Otherwise, it is a power of two from 2^10 to 2^18, or `T` if that is larger. It grows with the
+    square root of `characters`, which each member sees: in a short run, many small steps are better
+    than few large ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T
