@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from gpt.config.train_config import TrainConfig
 from gpt.evaluation.baselines import trigram_bits_per_character
@@ -20,6 +21,15 @@ from gpt.training.run_state import CurrentStep, Progress
 from gpt.training.stopwatch import CHARACTER, SAMPLING, Stopwatch
 
 
+class Evaluation(NamedTuple):
+    """Result of the evaluation of a step."""
+
+    losses: dict[str, float]  # by name, in nats per id; see `Evaluator.evaluate`
+    progress: Progress  # of the run, including this evaluation
+    is_best: bool  # whether the step has the lowest loss so far
+    reason_to_stop: str  # why training ends at this step; empty while it continues
+
+
 class Evaluator:
     """Evaluates a model on the val split. It stores nothing of the run; methods return results."""
 
@@ -28,19 +38,14 @@ class Evaluator:
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
         self.untrained_loss = math.log(len(context.corpus.vocabulary))  # all ids equally likely
 
-    def evaluate(
-        self, step: int, part_done: Fraction, progress: Progress
-    ) -> tuple[dict[str, float], Progress, bool, str]:
+    def evaluate(self, step: int, part_done: Fraction, progress: Progress) -> Evaluation:
         """Compute the val loss; decide whether `step` is the best so far and whether training ends.
 
         `part_done` is the fraction of the run that is done after `step` steps; at 1, training ends.
         `progress` is that of the run before this evaluation.
 
         Returns:
-            Losses by name, in nats per id; the progress with this evaluation; whether `step` has
-            the lowest loss so far; and why training ends, or "" while it continues.
-
-            The losses are `val_loss` on the whole val split, or `val_loss_part` if
+            An Evaluation. Its losses are `val_loss` on the whole val split, or `val_loss_part` if
             `train.eval_characters` limits evaluations to a part. The evaluation that ends training
             returns both. With an ensemble, each member's loss is included; see `_score`. If ids are
             bytes, `val_loss_per_character` accompanies `val_loss`.
@@ -80,7 +85,7 @@ class Evaluator:
         )
         if self.context.corpus.vocabulary.is_bytes and "val_loss" in losses:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
-        return losses, progress, is_best, reason
+        return Evaluation(losses, progress, is_best, reason)
 
     def sample(self, step: int) -> str:
         """Return `train.sample_length` characters that the model generates, seeded by `step`."""
