@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpt.api.model import Model
 from gpt.api.settings import Settings, TextPath, changed_config
 from gpt.config.data_config import DataConfig
 from gpt.config.schema import Config
@@ -16,12 +15,15 @@ from gpt.reading.sources import open_source
 from gpt.runs.folder import find_run
 from gpt.runs.format import CheckpointData, is_checkpoint
 from gpt.runs.read import read_summary
-from gpt.sampling.stopping import Sample
 from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, standard_input
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Source
 from gpt.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:  # importing these would slow down `gpt data` and the messages of `gpt train`
+    from gpt.api.model import Model
+    from gpt.sampling.stopping import Sample
 
 
 def read_text(
@@ -103,7 +105,7 @@ def summary_of(run: str, key: str) -> CheckpointData:
         raise UsageError(f"{key}: {error}") from None
 
 
-def run_text(model: Model, advice: str = "") -> Corpus:
+def run_text(model: "Model", advice: str = "") -> Corpus:
     """Read the text that `model` was trained on; raise GPTError if it is gone or has changed.
 
     `advice` is the end of the message: what the user can do without the text.
@@ -120,7 +122,7 @@ def run_text(model: Model, advice: str = "") -> Corpus:
     return corpus
 
 
-def run_config(model: Model) -> Config:
+def run_config(model: "Model") -> Config:
     """Return the newest config of the run of `model`; a resume may have changed settings."""
     if not is_checkpoint(model.run):
         with suppress(CheckpointError, Unreadable):
@@ -155,7 +157,7 @@ def describe(text: TextPath | Sequence[TextPath], settings: Settings = ()) -> Te
     return describe_text(sources, corpus, in_characters)
 
 
-def new_lines(corpus: Corpus, samples: Sequence[Sample]) -> list[str]:
+def new_lines(corpus: Corpus, samples: "Sequence[Sample]") -> list[str]:
     """Return the distinct lines of `samples` that do not occur in the text `corpus`.
 
     The first line of a sample includes the last line of its prompt. The last line of a sample is
