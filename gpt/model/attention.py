@@ -33,10 +33,10 @@ class CausalSelfAttention(nn.Module):
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
         self.key_offset = config.key_offset
         self.scale = config.attention_scale * config.head_size**-0.5
-        queries, values = config.n_head * config.head_size, config.n_head * config.value_size
-        self.sizes = [queries, queries, values]  # row counts in `qkv.weight`: queries, keys, values
+        q_rows, v_rows = config.n_head * config.head_size, config.n_head * config.value_size
+        self.sizes = [q_rows, q_rows, v_rows]  # rows of `qkv.weight` for queries, keys, values
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
-        self.projection = nn.Linear(values, config.C)
+        self.projection = nn.Linear(v_rows, config.C)
         self.dropout = Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
@@ -55,6 +55,7 @@ class CausalSelfAttention(nn.Module):
         q, k, v = self.heads(x, None if cache is None else cache.parent.positions)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, H, characters so far, hs or vs)
+            # T > 1 only for an empty cache, which has no mask
             y = F.scaled_dot_product_attention(
                 q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
@@ -70,7 +71,7 @@ class CausalSelfAttention(nn.Module):
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weighted sums of the values (B, H, T, value size) and weights (B, H, T, T).
+        """Return the weighted sums of the values (B, H, T, vs) and weights (B, H, T, T).
 
         `weights[..., t, s]` is the weight of the value at position s in the sum at position t. Up
         to rounding, the scores equal these steps of the paper, which take twice as long::
@@ -89,16 +90,14 @@ class CausalSelfAttention(nn.Module):
     def heads(
         self, x: Tensor, positions: slice | Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the queries, keys and values (B, H, T, size) of all heads from x (B, T, C).
-
-        The size is `head_size` for queries and keys, and `value_size` for values.
+        """Compute q and k (B, H, T, hs) and v (B, H, T, vs) of all heads from x (B, T, C).
 
         `positions` are the positions of x in a cache; None without a cache. Without a cache, x
         begins at position 0, and `key_offset` is applied here. A cache applies it later.
         """
         B, T, _ = x.shape
-        queries, keys, values = self.sizes
-        qk, v = self.qkv(x).split([queries + keys, values], dim=-1)  # (B, T, 2 H hs), (B, T, H vs)
+        q_rows, k_rows, v_rows = self.sizes
+        qk, v = self.qkv(x).split([q_rows + k_rows, v_rows], dim=-1)  # (B, T, 2 H hs), (B, T, H vs)
         qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs)
         if self.qk_norm:
             # on CUDA, autocast would compute this, and then the rotation, in float32
@@ -112,14 +111,14 @@ class CausalSelfAttention(nn.Module):
         return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)  # v: (B, H, T, vs)
 
     def join(self, y: Tensor) -> Tensor:
-        """Concatenate and project the heads' outputs: (B, H, T, value size) -> (B, T, C)."""
+        """Concatenate and project the heads' outputs: (B, H, T, vs) -> (B, T, C)."""
         B, _, T, _ = y.shape
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
         return self.dropout(self.projection(y))  # (B, T, C)
 
 
 def stores_weights(device: torch.device, dtype: torch.dtype, T: int) -> bool:
-    """Return whether a forward pass without a cache stores the weights (T, T) of each head.
+    """Return whether a forward pass without a cache stores the attention weights of each head.
 
     torch's bfloat16 kernel for CPUs, which does not store them, takes three times as long.
     """

@@ -19,8 +19,8 @@ from gpt.model.keys_and_values import Cache, LayerCache, Rotary
 from gpt.text.vocabulary import MASKED
 from gpt.torch_private import linear_relu
 
-# Smallest size of a large vocabulary: most of its characters are rare, and the output layer takes
-# most of a step's time. `fuses_head` and `initialize` depend on whether the vocabulary is large.
+# A vocabulary of at least this size is large: most of its characters are rare, and the output layer
+# takes most of a step's time. `fuses_head` and `initialize` depend on whether it is large.
 LARGE_VOCABULARY = 1000
 
 
@@ -44,9 +44,10 @@ class ExpandReLU2(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Return the gradients of x, weight and bias."""
         x, weight, positive = ctx.saved_tensors
-        half = gradients[0] * positive  # half the gradient of the linear layer's output
-        rows = half.flatten(0, -2)  # (B T, D)
-        return half @ (2 * weight), 2 * (rows.T @ x.flatten(0, -2)), 2 * rows.sum(0), None
+        half = gradients[0] * positive  # half the gradient at z, as d relu(z)^2 / dz = 2 relu(z)
+        half_rows = half.flatten(0, -2)  # (B T, D)
+        by_weight = 2 * (half_rows.T @ x.flatten(0, -2))  # (D, C)
+        return half @ (2 * weight), by_weight, 2 * half_rows.sum(0), None
 
 
 expand_relu2: Callable[..., Tensor] = ExpandReLU2.apply
@@ -187,21 +188,20 @@ class GPT(nn.Module):
 def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
     """Set all parameters of a new model; draw random ones from `generator`.
 
-    The embedding tables are drawn so that their sum, the residual stream, has variance 1/2. The
-    projections of attention and MLP are zero, so that every block starts as the identity. The other
-    layers in blocks are drawn so that their outputs have variance 1/2. The output layer is zero.
-    With a large vocabulary, the n-gram tables are zero, too: most of their rows are rarely trained,
-    so random values would remain as noise.
+    LayerNorm scales are 1. Biases, the output layer and the projections of attention and MLP are 0,
+    so that every block starts as the identity. `qkv` and `expand` are drawn so that their outputs
+    have variance 1/2; the embedding tables, so that their sum, the residual stream, has it. With a
+    large vocabulary, the n-gram tables are 0: most of their rows are rarely trained, so random
+    values would remain as noise.
     """
     named = dict(model.named_parameters())
     for name, p in named.items():
         nn.init.constant_(p, 1.0 if name.endswith("norm.weight") else 0.0)
         if name.endswith(("qkv.weight", "expand.weight")):
             nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator)
-    large = model.head.out_features >= LARGE_VOCABULARY
-    tables = [
-        p for name, p in named.items() if "embedding" in name and not (large and "ngram" in name)
-    ]
+    is_large = model.head.out_features >= LARGE_VOCABULARY
+    drawn = ("token", "position") if is_large else ("token", "ngram", "position")
+    tables = [p for name, p in named.items() if name.startswith(drawn)]
     for p in tables:
         nn.init.normal_(p, std=(0.5 / len(tables)) ** 0.5, generator=generator)
 

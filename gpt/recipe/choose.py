@@ -218,9 +218,9 @@ class _Chooser:
         with computing_with(config.threads):
             check_training_memory(config, V, self.device)
             model = make_model(config.model, V, config.seed).to(self.device)
-            update = build_step(config, model, self.device, SINGLE, corpus.train)
-            stopwatch.probe(update, update, config, corpus.val, SINGLE, seconds)
-        del model, update
+            train_step = build_step(config, model, self.device, SINGLE, corpus.train)
+            stopwatch.probe(train_step, train_step, config, corpus.val, SINGLE, seconds)
+        del model, train_step
         free_memory(self.device)
         return stopwatch
 

@@ -66,12 +66,16 @@ def estimate_run(
         check_training_memory(config, V, device)
         model = make_model(config.model, V, config.seed).to(device)
         config = with_compile_choice(config, model, device)
-        update = build_step(config, model, device, SINGLE, corpus.train)
+        train_step = build_step(config, model, device, SINGLE, corpus.train)
         start_s = clock()
         stopwatch = Stopwatch(clock, probed)
         if not probed:
             stopwatch.probe(
-                lambda step: update.read([update(step)]), update, config, corpus.val, SINGLE
+                lambda step: train_step.read([train_step(step)]),
+                train_step,
+                config,
+                corpus.val,
+                SINGLE,
             )
         if config.train.minutes is not None:
             start_s = clock()  # includes measuring, which a run with `train.minutes` does, too
@@ -80,7 +84,7 @@ def estimate_run(
             generate_text(model, vocabulary, length=config.train.sample_length, seed=0)
             with tempfile.TemporaryDirectory() as folder:
                 data = CheckpointData(0, config, vocabulary, weights_of(model))
-                write_checkpoint(Path(folder), data, update.state_dict())
+                write_checkpoint(Path(folder), data, train_step.state_dict())
 
         stopwatch.seconds[SAMPLING] = stopwatch.time(sample_and_save, SINGLE)
         stopwatch.clock = lambda: start_s  # plan as of `start_s`: a run has not sampled by then
@@ -99,11 +103,11 @@ def estimate_run(
         "last evaluation": Cost(int(part < whole), whole_s),
         "sample, checkpoint": Cost(evaluations + 1, stopwatch.other_s(SAMPLING)),
     }
-    parameters, averages = _parameters(config, V), update.state_dict().tensors
+    parameters, averages = _parameters(config, V), train_step.state_dict().tensors
     memory = training_bytes(config, V, device)
     return config, Estimate(
         device=str(device),
-        precision=str(update.precision).removeprefix("torch."),
+        precision=str(train_step.precision).removeprefix("torch."),
         parameters=parameters,
         state_bytes=4 * 2 * sum(parameters.values()) + sum(a.nbytes for a in averages.values()),
         peak_bytes=int(sum(memory.values()) + LIBRARY_BYTES),

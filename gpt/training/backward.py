@@ -23,7 +23,7 @@ class Backward:
     """
 
     def __init__(self, config: Config, model: GPT, device: torch.device, ranks: Ranks) -> None:
-        self.forward: Any = model  # possibly compiled or wrapped by DDP; returns the logits
+        self.wrapped: Any = model  # possibly compiled or wrapped by DDP
         self.config, self.model, self.device, self.ranks = config, model, device, ranks
         self.parameters = [*model.parameters()]
         self.fused = fuses_head(model.head.out_features, ranks)
@@ -41,10 +41,10 @@ class Backward:
     def accumulate(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Add the gradients of each part to `.grad`; return the sum of the parts' losses."""
         total = torch.zeros((), dtype=torch.float32, device=self.device)
-        is_ddp = isinstance(self.forward, DistributedDataParallel)
+        is_ddp = isinstance(self.wrapped, DistributedDataParallel)
         for i, (x, y) in enumerate(parts, start=1):
             # let DDP average the gradients of the ranks only once, with the last part
-            with self.forward.no_sync() if is_ddp and i < len(parts) else nullcontext():
+            with self.wrapped.no_sync() if is_ddp and i < len(parts) else nullcontext():
                 loss = self.loss(x, y)
                 self.scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -54,12 +54,12 @@ class Backward:
         """Return the summed loss on `x`, `y`, divided by the number of ids in all ranks' batch."""
         if self.fused:
             with autocast(self.device, self.precision):
-                hidden = self.forward.hidden(x).flatten(0, 1)  # (B T, C)
+                hidden = self.wrapped.hidden(x).flatten(0, 1)  # (B T, C)
             weight = self.model.head.weight  # (V, C)
             loss = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
         else:
             with autocast(self.device, self.precision):
-                logits = self.forward(x)  # (B, T, V)
+                logits = self.wrapped(x)  # (B, T, V)
             loss = cross_entropy(logits, y, reduction="sum")
         return loss / self.characters
 

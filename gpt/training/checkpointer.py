@@ -14,7 +14,7 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import REPLACED_FOLDER, finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint, write_config
-from gpt.training.members import Update, computed_with
+from gpt.training.members import AnyStep, computed_with
 from gpt.training.rollback import Diverged
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import CurrentStep, Progress
@@ -25,9 +25,13 @@ class Checkpointer:
     """Writes the checkpoints of a run, on rank 0."""
 
     def __init__(
-        self, context: RunContext, update: Update, schedule: Schedule, saved_at_step: int | None
+        self,
+        context: RunContext,
+        train_step: AnyStep,
+        schedule: Schedule,
+        saved_at_step: int | None,
     ) -> None:
-        self.context, self.update, self.schedule = context, update, schedule
+        self.context, self.train_step, self.schedule = context, train_step, schedule
         self.saved_at_step = saved_at_step  # step of the newest checkpoint; None if there is none
         self.saved_at = context.clock()
 
@@ -66,7 +70,7 @@ class Checkpointer:
 
     def _write(self, now: CurrentStep, progress: Progress) -> bool:
         """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""
-        context, weights = self.context, weights_of(self.update.model)
+        context, weights = self.context, weights_of(self.train_step.model)
         is_finished = bool(now.reason_to_stop)
         if not all(np.isfinite(array).all() for array in weights.values()):
             return False
@@ -102,10 +106,10 @@ class Checkpointer:
         return True
 
     def _state(self, progress: Progress) -> TrainingState:
-        state, corpus = self.update.state_dict(), self.context.corpus
+        state, corpus = self.train_step.state_dict(), self.context.corpus
         # losses are infinite before the first evaluation, and JSON has no infinity
         finite = {key: value for key, value in asdict(progress).items() if value != math.inf}
-        numbers = state.numbers | computed_with(self.update)
+        numbers = state.numbers | computed_with(self.train_step)
         numbers |= {"progress": finite, "text_sha256": corpus.sha256}
         if progress.val_loss is not None:
             numbers["bits_per_byte"] = val_units(corpus).bits_per_byte(progress.val_loss)

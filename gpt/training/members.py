@@ -118,12 +118,12 @@ class EnsembleStep:
             member.load_state_dict(own)
 
 
-Update = TrainStep | EnsembleStep
+AnyStep = TrainStep | EnsembleStep
 
 
 def build_step(
     config: Config, model: LanguageModel, device: torch.device, ranks: Ranks, ids: Ids
-) -> Update:
+) -> AnyStep:
     """Return a TrainStep or EnsembleStep for `model`; see `TrainStep.__init__` for arguments."""
     if compile_mode(config.train.compile, device) != "off":
         torch.compiler.reset()  # torch's limit of 8 compiled variants includes earlier models
@@ -139,7 +139,7 @@ def build_step(
     return EnsembleStep(model, members, threads, side_by_side=side_by_side)
 
 
-def computed_with(update: Update) -> dict[str, str | int]:
+def computed_with(train_step: AnyStep) -> dict[str, str | int]:
     """Return the number of threads and the precision, on which the rounding of losses depends."""
-    precision = str(update.precision).removeprefix("torch.")
+    precision = str(train_step.precision).removeprefix("torch.")
     return {"threads": torch.get_num_threads(), "precision": precision}

@@ -11,7 +11,7 @@ from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model
 from gpt.training.evaluator import early_stop
-from gpt.training.members import Update, build_step, computed_with
+from gpt.training.members import AnyStep, build_step, computed_with
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress, StartingPoint
 from gpt.training.schedule import Schedule
@@ -42,18 +42,18 @@ def resumed_run(context: RunContext, *, extend: bool) -> StartingPoint:
     check_resumable(data.config, context.config)
     with _refusing_other_state(context, data.step):
         model = load_model(data, context.device)
-        update = build_step(
+        train_step = build_step(
             context.config, model, context.device, context.ranks, context.corpus.train
         )
-        update.load_state_dict(state)
-    for name, now in computed_with(update).items():
+        train_step.load_state_dict(state)
+    for name, now in computed_with(train_step).items():
         if now != before[name]:
             message = "%s: computing with %s, where the run had %s; its losses may differ slightly"
             log.warning(message, name, now, before[name])
-    config, schedule, budget = _resumed_plan(context, data, update, progress, extend=extend)
-    update.use_schedule(schedule)
+    config, schedule, budget = _resumed_plan(context, data, train_step, progress, extend=extend)
+    train_step.use_schedule(schedule)
     _announce_rates(Schedule(data.config), schedule, data.step)
-    return StartingPoint(config, data.step, update, schedule, budget, progress, data.config)
+    return StartingPoint(config, data.step, train_step, schedule, budget, progress, data.config)
 
 
 @contextmanager
@@ -70,7 +70,12 @@ def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
 
 
 def _resumed_plan(
-    context: RunContext, data: CheckpointData, update: Update, progress: Progress, *, extend: bool
+    context: RunContext,
+    data: CheckpointData,
+    train_step: AnyStep,
+    progress: Progress,
+    *,
+    extend: bool,
 ) -> tuple[Config, Schedule, TimeBudget]:
     """Return the config, schedule and budget of a resume; plan anew if `train.minutes` is new.
 
@@ -82,10 +87,10 @@ def _resumed_plan(
     is_new_time = minutes is not None and (extend or minutes != before.minutes) and has_steps_left
     if extend and minutes is not None:
         config = config.changed(train={"minutes": progress.elapsed_s / 60 + minutes})
-    stopwatch, schedule = Stopwatch(context.clock, warmup=update.warmup), Schedule(config)
+    stopwatch, schedule = Stopwatch(context.clock, warmup=train_step.warmup), Schedule(config)
     schedule.lr_scale = progress.scale
     if minutes is not None:
-        stopwatch.probe(update.probe, update, config, val, ranks)
+        stopwatch.probe(train_step.probe, train_step, config, val, ranks)
     elif not config.train.plans and (before.plans or before.steps != config.train.steps):
         schedule.plans = before.plans or ((0, before.steps),)
         schedule.replan(data.step, config.train.steps)

@@ -13,7 +13,7 @@ from gpt.errors import TrainingError, setting_arguments
 from gpt.runs.recovery import recover
 from gpt.runs.weights import load_weights
 from gpt.training.float16 import LossScaler
-from gpt.training.members import Update
+from gpt.training.members import AnyStep
 from gpt.training.run_context import RunContext
 from gpt.training.run_state import Progress
 
@@ -26,7 +26,7 @@ class Diverged(Exception):
 
 
 def count_skipped(
-    update: Update,
+    train_step: AnyStep,
     results: list[list[list[float]]],
     step: int,
     skipped: int,
@@ -34,12 +34,12 @@ def count_skipped(
 ) -> int:
     """Return how many steps in a row, up to `step`, were skipped; raise Diverged if too many.
 
-    `results` are losses and gradient norms of the newest steps, oldest first; see `Update.read`.
+    `results` are losses and gradient norms of the newest steps, oldest first; see `AnyStep.read`.
     Before them, `skipped` steps in a row were skipped. `on_skip` is called with the number of each
     skipped step, and the reason.
     """
     for number, (losses, norms) in enumerate(results, step - len(results) + 1):
-        results_of_members = zip(update.members, losses, norms, strict=True)
+        results_of_members = zip(train_step.members, losses, norms, strict=True)
         failures = [is_failure(each.scaler, loss, norm) for each, loss, norm in results_of_members]
         if not any(failures):
             skipped = 0
@@ -64,9 +64,9 @@ def is_failure(scaler: LossScaler, loss: float, norm: float) -> bool:
 
 
 def restore_last(
-    context: RunContext, update: Update, scale: float, reason: str
+    context: RunContext, train_step: AnyStep, scale: float, reason: str
 ) -> tuple[int, Progress]:
-    """Load the last intact checkpoint into `update`.
+    """Load the last intact checkpoint into `train_step`.
 
     Return the step of the checkpoint, and its progress with half of `scale`, the present factor of
     the learning rates. Raise TrainingError if the run has already rolled back MAX_ROLLBACKS times;
@@ -79,7 +79,7 @@ def restore_last(
             f"{setting_arguments('train.precision=fp32')}"
         )
     data, state = context.ranks.broadcast(recover, context.folder)
-    load_weights(update.model, data)
-    update.load_state_dict(state)
+    load_weights(train_step.model, data)
+    train_step.load_state_dict(state)
     progress = Progress(**state.numbers["progress"])
     return data.step, replace(progress, scale=scale / 2, skipped_in_a_row=0)

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from gpt.config.schema import Config
-from gpt.training.members import Update
+from gpt.training.members import AnyStep
 from gpt.training.schedule import Schedule
 from gpt.training.step import StepResult
 from gpt.training.time_budget import TimeBudget
@@ -56,7 +56,7 @@ class StartingPoint:
 
     config: Config  # settings for the training that follows
     step: int  # number of steps done
-    update: Update
+    train_step: AnyStep
     schedule: Schedule
     budget: TimeBudget
     progress: Progress

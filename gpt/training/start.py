@@ -112,14 +112,14 @@ def new_run(context: RunContext, probed: Seconds | None) -> StartingPoint:
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, provenance = initial_model(config, corpus.vocabulary, context.device)
     config = with_compile_choice(config, model, context.device)
-    update = build_step(config, model, context.device, ranks, corpus.train)
-    stopwatch = Stopwatch(context.clock, probed, update.warmup)
+    train_step = build_step(config, model, context.device, ranks, corpus.train)
+    stopwatch = Stopwatch(context.clock, probed, train_step.warmup)
     if config.train.minutes is not None and not probed:
-        stopwatch.probe(update.probe, update, config, corpus.val, ranks)
+        stopwatch.probe(train_step.probe, train_step, config, corpus.val, ranks)
     budget = TimeBudget(config.train.minutes, len(corpus.val) - 1, stopwatch)
     config = ranks.broadcast(plan_new_run, config, budget)
     schedule = Schedule(config)
-    update.use_schedule(schedule)
+    train_step.use_schedule(schedule)
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
     if (minutes := config.train.minutes) is not None:
@@ -129,7 +129,7 @@ def new_run(context: RunContext, probed: Seconds | None) -> StartingPoint:
         else:
             message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
             log.info(message, steps, minutes, last_s)
-    return StartingPoint(config, 0, update, schedule, budget, Progress(), provenance=provenance)
+    return StartingPoint(config, 0, train_step, schedule, budget, Progress(), provenance=provenance)
 
 
 def initial_model(
@@ -168,8 +168,8 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 def _record_start(context: RunContext, start: StartingPoint) -> None:
     config = start.schedule.stored(context.config)
     store_standard_input(context.corpus.standard_input, context.folder)
-    computed = computed_with(start.update) | {
-        "device": str(start.update.device),
+    computed = computed_with(start.train_step) | {
+        "device": str(start.train_step.device),
         "ranks": context.ranks.size,
         **start.provenance,
     }

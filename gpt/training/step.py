@@ -57,29 +57,30 @@ class TrainStep:
         kind = WorkerBackward if device.type == "cpu" else Backward
         self.backward = kind(config, model, device, ranks)
         self.scaler, self.precision = self.backward.scaler, self.backward.precision
-        can_replay = (
+        can_replay = (  # float16 waits for the device; the other cases were not tried
             device.type not in ("cpu", "mps")
-            and ranks.size == config.train.accumulation == 1
+            and ranks.size == 1
+            and config.train.accumulation == 1
             and not self.backward.fused
             and self.precision != torch.float16
         )
         self.graph = StepGraph(self.update_weights, device, self.masks) if can_replay else None
-        # number of first steps of each shape that are slower; the last of them records a CUDA graph
+        # how many first steps of each shape are slow; the last of them records the graph, if any
         self.warmup = EAGER_STEPS + 1 if self.graph else 1
         self.max_unread = 1 if device.type == "cpu" else MAX_UNREAD_STEPS
         self.optimizers = make_optimizers(model, config.train, self.precision)
         self.use_schedule(Schedule(config))
         compiled = compile_model(model, compile_mode(config.train.compile, device), self._rehearse)
-        # set `forward` again: `_rehearse` may have set it to a model that failed to compile
-        self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
+        # set `wrapped` again: `_rehearse` may have set it to a model that failed to compile
+        self.backward.wrapped = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int, is_probe: bool = False) -> StepResult:
         """Draw the batch of `step`, counted from 0, and call `update_weights`.
 
-        On CUDA, replay the kernels of an earlier call of `update_weights`, if that is possible. On
-        an accelerator, results may not be computed yet, except in float16 and on MPS.
+        On CUDA, replay a graph of `update_weights`, if there is one. On an accelerator, the results
+        may not be computed yet, except in float16 and on MPS.
         """
-        # 1. draw the batch; the learning rates of AdamW and Muon are `lr_factor` x their peaks
+        # 1. draw the batch
         x, y, lr_factor = self.draw(step)
         if self.graph is not None:
             return self.graph(x, y, lr_factor, is_probe)
@@ -94,17 +95,18 @@ class TrainStep:
         `is_probe`, compute everything, but change neither weights nor `state_dict`. Raise
         TrainingError if memory runs out.
         """
-        # 2. forward and backward: set `.grad` of each parameter
+        # 2. forward and backward, in backward.py or, on a CPU, workers.py: set `.grad`
         loss = self.set_gradients(x, y)
         if self.ranks.size > 1:
-            torch.distributed.all_reduce(loss)
+            torch.distributed.all_reduce(loss)  # the sum of the parts of all ranks
         self.scaler.unscale()  # for float16
         # 3. clip the gradient's norm to `train.grad_clip`, unless that is 0
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if max_norm := self.config.train.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, max_norm, norm)
-        # 4. update the weights, unless the loss or the gradient is NaN or infinite
+        # 4. update the weights at `lr_factor` x the peak learning rates, unless loss or norm is NaN
+        # or infinite
         skip = ~(loss.isfinite() & norm.isfinite()) | is_probe
         for optimizer in self.optimizers:
             optimizer.step(lr_factor, skip)
@@ -116,8 +118,8 @@ class TrainStep:
 
         Both tensors are on the CPU. They are contiguous and, for CUDA, in pinned memory, from which
         a copy to the device overlaps computations. With `model.character_dropout`, random input ids
-        are replaced by `MASKED`, whose embedding is zero. The third result is the learning rate of
-        `step`, relative to its peak.
+        are replaced by `MASKED`, whose embedding is zero. The third result is the factor of
+        the peak learning rates at `step`.
         """
         seed, rank = self.config.seed, self.ranks.rank
         if self.masks is not None:
@@ -149,7 +151,7 @@ class TrainStep:
             return self.backward(x, y)
 
     def probe(self, step: int) -> None:
-        """Start to compute `step` without changing weights; the caller measures the time."""
+        """Compute `step` without changing anything, to measure its time; do not wait for a GPU."""
         self(step, is_probe=True)
 
     def use_schedule(self, schedule: Schedule) -> None:
@@ -162,17 +164,17 @@ class TrainStep:
         return [self]
 
     def read(self, results: list[StepResult]) -> list[list[list[float]]]:
-        """Wait for `results`; return each as [[loss], [norm]], with floats."""
+        """Wait for `results`; return [losses, norms] of each, with one float for each member."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers
 
-    def _rehearse(self, forward: Any) -> None:
-        """Use `forward` from now on; run it and its backward pass on a batch of each shape.
+    def _rehearse(self, wrapped: Any) -> None:
+        """Use `wrapped` from now on; run it and its backward pass on a batch of each shape.
 
         This makes torch.compile compile for each shape, and DDP choose its order of additions.
         """
-        self.backward.forward = forward
+        self.backward.wrapped = wrapped
         for step in self.schedule.steps_of_each_shape():
             x, y, _ = self.draw(step)
             self.set_gradients(x, y)

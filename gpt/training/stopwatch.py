@@ -11,7 +11,7 @@ from gpt.config.schema import Config
 from gpt.distributed import Ranks
 from gpt.evaluation.loss import evaluate, timed_ids
 from gpt.text.vocabulary import Ids
-from gpt.training.members import Update
+from gpt.training.members import AnyStep
 from gpt.training.schedule import Schedule
 
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
@@ -113,7 +113,7 @@ class Stopwatch:
     def probe(
         self,
         step: Callable[[int], object],
-        update: Update,
+        train_step: AnyStep,
         config: Config,
         val: Ids,
         ranks: Ranks,
@@ -121,24 +121,24 @@ class Stopwatch:
     ) -> None:
         """Measure the seconds of a step, and of scoring a character. All ranks must call this.
 
-        `step` is `update.probe` or, if the weights may change, `update`. The model of `update`
-        scores characters of `val`. Measure each kind of work for about `seconds`.
+        `step` is `train_step.probe` or, if the weights may change, `train_step`, whose model scores
+        characters of `val`. Measure each kind of work for about `seconds`.
         """
 
         def finish_step(number: int) -> None:
             step(number)
-            if update.device.type in ("cuda", "mps"):
-                torch.accelerator.synchronize(update.device)
+            if train_step.device.type in ("cuda", "mps"):
+                torch.accelerator.synchronize(train_step.device)
 
         schedule = Schedule(config)
         for number in schedule.steps_of_each_shape():
             T = schedule.shape(number)[1]
             if T not in self.probed:
-                for _ in range(update.warmup - 1):  # `time` omits another step
+                for _ in range(train_step.warmup - 1):  # `time` omits another step
                     step(number)
                 self.probed[T] = self.time(partial(finish_step, number), ranks, seconds)
-        part = val[: timed_ids(config.model.T, update.device) + 1]
-        score_s = self.time(partial(evaluate, update.model, part), ranks, seconds)
+        part = val[: timed_ids(config.model.T, train_step.device) + 1]
+        score_s = self.time(partial(evaluate, train_step.model, part), ranks, seconds)
         self.probed[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks, seconds: float = PROBE_S) -> float:

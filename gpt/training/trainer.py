@@ -12,7 +12,7 @@ from gpt.training.callbacks import Callback, EventFunction, OnEvent, ProgressBar
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
-from gpt.training.members import Update
+from gpt.training.members import AnyStep
 from gpt.training.metrics_file import MetricsFile, delete_records_after
 from gpt.training.rollback import Diverged, count_skipped, restore_last
 from gpt.training.run_context import Outcome, RunContext
@@ -31,16 +31,17 @@ class Trainer:
     """Trains one run from `start` to its end. `gpt.api.train` describes `on_event`."""
 
     def __init__(self, context: RunContext, start: StartingPoint, on_event: OnEvent | None) -> None:
-        self.context, self.config, self.on_event = context, context.config.train, on_event
-        self.update: Update = start.update  # a TrainStep or an EnsembleStep
+        self.context, self.train, self.on_event = context, context.config.train, on_event
+        self.train_step: AnyStep = start.train_step  # a TrainStep or an EnsembleStep
         self.schedule, self.budget = start.schedule, start.budget
         self.stopwatch = self.budget.stopwatch
-        self.evaluator = Evaluator(context, self.update.model, self.stopwatch)
+        self.evaluator = Evaluator(context, self.train_step.model, self.stopwatch)
         # the state of the run: what checkpoints store, and what belongs to the current step only
         self.progress, self.now = start.progress, CurrentStep(start.step)
-        self.now.is_unsaved = start.saved_config not in (None, context.config)  # settings changed
+        # a resume with changed settings saves them at once
+        self.now.is_unsaved = start.saved_config not in (None, context.config)
         self.resumed_at = None if start.saved_config is None else start.step
-        self.checkpointer = Checkpointer(context, self.update, self.schedule, self.resumed_at)
+        self.checkpointer = Checkpointer(context, self.train_step, self.schedule, self.resumed_at)
         self.run_began = context.clock() - self.progress.elapsed_s
         self.furthest_step = start.step  # after a rollback, keep the old plans up to this step
         self.next_check_s = self.budget.used_s + CHECK_PART / 2 * self.budget.given_s
@@ -81,13 +82,13 @@ class Trainer:
         step, unread = self.now.step, self.now.unread
         B, T = self.schedule.shape(step)
         with self.stopwatch.step(T, unread):
-            unread.append(self.update(step))
+            unread.append(self.train_step(step))
             self.now = CurrentStep(step + 1, unread)
             self.progress.val_loss = None  # unknown for the new weights
             results = self.read_due_results()
         for callback in self.callbacks:
             callback.on_step(self.now.step)
-        if self.is_due(LOG_EVERY) or self.is_due(self.config.eval_every):
+        if self.is_due(LOG_EVERY) or self.is_due(self.train.eval_every):
             self.now.metrics = results | {
                 "lr": self.schedule.lr(step),
                 "chars_per_s": self.stopwatch.pace(B * T),
@@ -96,15 +97,15 @@ class Trainer:
 
     def read_due_results(self) -> dict[str, float]:
         """If due, wait for unread results; return the newest step's metrics, or {} if not due."""
-        now, periods = self.now, (LOG_EVERY, self.config.eval_every, self.config.checkpoint_every)
+        now, periods = self.now, (LOG_EVERY, self.train.eval_every, self.train.checkpoint_every)
         is_needed = self.schedule.plan_at(now.step) or any(map(self.is_due, periods))
-        stops = self.context.ranks.size == 1 and self.context.should_stop()  # else `agree` decides
-        if len(now.unread) < self.update.max_unread and not (is_needed or stops):
+        stops = self.context.ranks.size == 1 and self.context.should_stop()  # several ranks `agree`
+        if len(now.unread) < self.train_step.max_unread and not (is_needed or stops):
             return {}
-        results = self.update.read(now.unread)
+        results = self.train_step.read(now.unread)
         now.unread.clear()
         self.progress.skipped_in_a_row = count_skipped(
-            self.update, results, now.step, self.progress.skipped_in_a_row, self.notify
+            self.train_step, results, now.step, self.progress.skipped_in_a_row, self.notify
         )
         losses, norms = results[-1]  # one for each member of an ensemble
         means = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
@@ -134,14 +135,14 @@ class Trainer:
             resume = resume_command(self.context.name)
             raise Interrupted(f"stopped at step {self.now.step}, saved; resume with: {resume}")
         if is_evaluated:
-            self.stopwatch.lap(SAMPLING)
+            self.stopwatch.lap(SAMPLING)  # the sample and the checkpoint
 
     def evaluate(self) -> bool:
-        """If an evaluation is due, compute the val loss, and draw a sample; else return False."""
+        """If due, compute the val loss and draw a sample; return whether this was done."""
         now = self.now
-        if not self.is_due(self.config.eval_every) and self.progress.pending is None:
+        if not self.is_due(self.train.eval_every) and self.progress.pending is None:
             return False
-        check_equal(self.update.model, now.step, self.context.ranks)
+        check_equal(self.train_step.model, now.step, self.context.ranks)
         try:
             part_done = self.schedule.part_done(now.step)
             losses, self.progress, now.is_best, now.reason_to_stop = self.evaluator.evaluate(
@@ -165,12 +166,11 @@ class Trainer:
 
         These depend on signals and clocks, so the ranks exchange them and return the same values.
         """
-        stop, due, total = self.context.should_stop(), False, 0
+        due, total = False, 0  # except on rank 0, so that the sums are rank 0's values
         if self.context.ranks.rank == 0:
             due, total = self.checkpointer.is_due_by_clock(), self.new_total()
-        # `due` and `total` are 0 except on rank 0, so their sums are rank 0's values
-        stops, dues, total = map(int, self.context.ranks.sum([stop, due, total]))
-        return stops > 0, dues > 0, total
+        sums = self.context.ranks.sum([self.context.should_stop(), due, total])
+        return sums[0] > 0, sums[1] > 0, int(sums[2])
 
     def new_total(self) -> int:
         """Return how many steps the whole run has time for; 0 to keep the plan."""
@@ -181,9 +181,9 @@ class Trainer:
             return 0
         self.next_check_s = used_s + CHECK_PART * self.budget.given_s
         self.stopwatch.settle()
-        # at the end, the best checkpoint is scored, too, unless the last step is the best
+        # the end scores all of val, and again with the best checkpoint, unless that is the last
         whole_splits = 1 if self.progress.since_best == 0 else 2
-        total = self.budget.total_steps(self.config, self.schedule, step, whole_splits)
+        total = self.budget.total_steps(self.train, self.schedule, step, whole_splits)
         return total if abs(total - planned) > TOLERANCE * (planned - step) else 0
 
     def report_plan(self) -> None:
@@ -205,7 +205,9 @@ class Trainer:
     def roll_back(self, reason: str) -> str:
         """Load the last checkpoint; halve the learning rates from there on; return a notice."""
         message = f"rolled back from step {self.now.step}: {reason}"
-        step, self.progress = restore_last(self.context, self.update, self.progress.scale, reason)
+        step, self.progress = restore_last(
+            self.context, self.train_step, self.progress.scale, reason
+        )
         self.now = CurrentStep(step)
         self.schedule.lr_scale = self.progress.scale
         self.resumed_at = self.checkpointer.saved_at_step = step
@@ -215,7 +217,7 @@ class Trainer:
         """Pass the outcome of the run, and the model, to the callbacks; return the outcome."""
         outcome = self.evaluator.outcome(self.now, self.progress)
         for callback in self.callbacks:
-            callback.on_end(outcome, self.update.model)
+            callback.on_end(outcome, self.train_step.model)
         return outcome
 
     def elapsed_s(self) -> float:
@@ -232,10 +234,10 @@ class Trainer:
         """Open and return the callbacks on rank 0; return an empty list on other ranks."""
         if self.context.ranks.rank > 0:
             return []
-        folder, is_pending = self.context.folder, self.progress.pending is not None
+        folder, is_pending, next_step = self.context.folder, self.progress.pending is not None, None
         if self.resumed_at is not None:
             delete_records_after(folder, self.resumed_at, pending=is_pending)
-        next_step = None if self.resumed_at is None else self.resumed_at + (not is_pending)
+            next_step = self.resumed_at if is_pending else self.resumed_at + 1
         metrics = MetricsFile(folder, self.elapsed_s)
         callbacks: list[Callback] = [metrics, TensorBoard(self.context, next_step)]
         if current_thread() is main_thread():  # bars of several trainings would overlap

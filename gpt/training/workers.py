@@ -37,9 +37,10 @@ class WorkerBackward(Backward):
         self.pool = ThreadPoolExecutor(self.workers)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the gradients for `x` and `y`, (B, T) each, to `.grad`; return the summed loss.
+        """Add the gradients for `x` and `y`, (B, T) each, to `.grad`.
 
-        The gradients are added in the order of the windows, whichever thread ends first.
+        Return this rank's part of the mean loss. The gradients are added in the order of the
+        windows, whichever thread ends first.
         """
         chunks: list[tuple[Tensor, Tensor]] = []
         for x_part, y_part in divide(x, y, self.config.train.accumulation):
