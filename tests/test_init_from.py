@@ -19,8 +19,8 @@ from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
 from gpt.reading.sources import open_source
+from gpt.runs.fine_tuning import RATE_FACTOR
 from gpt.runs.format import CheckpointData
-from gpt.runs.recovery import RATE_FACTOR
 from gpt.runs.weights import adapted_weights, weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.vocabulary import BYTES, Vocabulary

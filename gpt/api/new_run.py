@@ -14,7 +14,7 @@ from gpt.config.load import check_effects, keys_given, keys_set_by, load_config
 from gpt.config.schema import Config, explicit
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import counted, setting_arguments
-from gpt.runs.recovery import check_same_model, settings_to_inherit
+from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 from gpt.terminal import phase
 from gpt.text.corpus import Corpus
 

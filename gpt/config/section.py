@@ -23,7 +23,7 @@ class Setting:
 
     - "new": the attribute `default`
     - "inherited": the value in the original run
-    - "scaled": the value in the original run times a factor (see runs/recovery.py)
+    - "scaled": the value in the original run times a factor (see runs/fine_tuning.py)
     - "fixed": the value in the original run, which the user cannot change
     """
 

@@ -5,6 +5,7 @@ A config file may come from an untrusted source. Parsing it executes no code and
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import yaml
@@ -107,3 +108,12 @@ def _value(value: Any) -> str:
     text = text.removesuffix("\n").removesuffix("\n...")
     # PyYAML writes the text "1e5" without quotes, so it would be read as a number
     return text if text.isprintable() and parse(text, "") == value else as_flow(value)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Describe the values in `new` that differ from those in `old`, by key."""
+    return {
+        key: f"{key} ({as_flow(old[key])} to {as_flow(value)})"
+        for key, value in new.items()
+        if value != old[key]
+    }

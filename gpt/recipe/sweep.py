@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, Config, explicit, values
+from gpt.config.yaml import differences
 from gpt.device import default_threads, select_device
 from gpt.distributed import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, arguments
@@ -26,7 +27,7 @@ from gpt.runs.folder import check_free, is_sweep
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint
-from gpt.runs.recovery import differences, recover, summary_to_resume
+from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, store_standard_input

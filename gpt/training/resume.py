@@ -5,10 +5,18 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpt.config.schema import Config
-from gpt.errors import CheckpointError, UsageError, arguments, command, setting_arguments
+from gpt.config.schema import SETTINGS, Config, values
+from gpt.config.yaml import differences
+from gpt.errors import (
+    CheckpointError,
+    ConfigError,
+    UsageError,
+    arguments,
+    command,
+    setting_arguments,
+)
 from gpt.runs.format import CheckpointData
-from gpt.runs.recovery import check_resumable, recover
+from gpt.runs.recovery import recover
 from gpt.runs.weights import load_model
 from gpt.training.evaluator import early_stop
 from gpt.training.members import AnyStep, build_step, computed_with
@@ -39,7 +47,7 @@ def resumed_run(context: RunContext, *, extend: bool) -> StartingPoint:
             f"changed since; restore the text, name another run, or start a new run"
         )
     _check_not_finished(context, data.step, progress, extend=extend)
-    check_resumable(data.config, context.config)
+    _check_settings(data.config, context.config)
     with _refusing_other_state(context, data.step):
         model = load_model(data, context.device)
         train_step = build_step(
@@ -140,3 +148,18 @@ def _check_not_finished(
         f"{context.name} is finished: {reason}, at step {step} of {train.steps}. To train for "
         f"longer, add {advice}"
     )
+
+
+def _check_settings(old: Config, new: Config) -> None:
+    """Log which settings a resume changes; raise ConfigError if one must not change."""
+    changes = differences(values(old), values(new))
+    resumable = {key: change for key, change in changes.items() if SETTINGS[key].resumable}
+    resumable.pop("train.plans", None)  # plans follow from train.steps or train.minutes
+    refused = [change for key, change in changes.items() if not SETTINGS[key].resumable]
+    if resumable:
+        log.info("changed: %s", ", ".join(resumable.values()))
+    if refused:
+        raise ConfigError(
+            f"a resume continues the same run, so it cannot change {', '.join(refused)}; keep "
+            f"the old values, or start a new run"
+        )

@@ -15,10 +15,10 @@ from gpt.device import computing_with, free_memory, select_device
 from gpt.distributed import SINGLE, Ranks, remember
 from gpt.errors import Interrupted, counted
 from gpt.model.ensemble import LanguageModel, make_model
+from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
 from gpt.runs.folder import check_free, find_run, make_numbered
 from gpt.runs.lock import locked, set_aside
 from gpt.runs.read import read_checkpoint
-from gpt.runs.recovery import check_same_model, warn_of_known_val
 from gpt.runs.weights import adapted_weights, load_model
 from gpt.runs.write import note_start, write_config
 from gpt.terminal import phase

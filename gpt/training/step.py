@@ -93,7 +93,7 @@ class TrainStep:
 
         Return the batch's mean loss before the update, and the gradient's norm before clipping. If
         `is_probe`, compute everything, but change neither weights nor `state_dict`. Raise
-        TrainingError if memory runs out.
+        TrainingError if memory runs out in the forward or the backward pass.
         """
         # 2. forward and backward, in backward.py or, on a CPU, workers.py: set `.grad`
         loss = self.set_gradients(x, y)
