@@ -78,7 +78,7 @@ def test_words_stay_words(name):
         ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
         (
             "{model: {T: 12}, train: {first_window: 5}}",
-            "train.first_window: expected a divisor of model.T (12), so that every step has the",
+            "train.first_window: expected a divisor of model.T (12), got",
         ),
         ("model: 3", "model: expected keys below `model:`, got 3"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),

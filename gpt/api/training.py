@@ -150,8 +150,8 @@ def resume(  # noqa: D417  # one line describes several arguments
         text: the new location of the run's text, if it was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, `minutes` is the total time over all resumes.
-        settings: changes of the run's config. `train.steps` replaces `train.minutes`, and is added
-            to `train.plans`, so that a new run with the saved config repeats this run.
+        settings: changes of the run's config. `train.steps` replaces `train.minutes`. It is
+            also added to `train.plans`: a new run with the saved config then repeats this run.
         should_stop, on_event, clock: see `train`.
 
     Returns:

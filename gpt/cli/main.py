@@ -27,7 +27,7 @@ from gpt.errors import GPTError, command
 from gpt.files import check_working_folder, from_here
 from gpt.terminal import in_one_line, visible
 
-MAX_CELL = 2**31 - 1  # largest number of characters in a .csv cell, which can be a whole book
+MAX_CELL = 2**31 - 1  # csv's limit for a cell, in characters; a cell can contain a whole book
 # errors of the system that mean that a file cannot be written
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 # regular expression that matches error messages about too little memory

@@ -173,8 +173,8 @@ class Config(ConfigSection):
         T, first = self.model.T, self.train.first_window
         if first is not None and T % first:
             raise ValueError(
-                f"train.first_window: expected a divisor of model.T ({T}), so that every step has "
-                f"the same number of characters, got {first}"
+                f"train.first_window: expected a divisor of model.T ({T}), got {first}; every step "
+                f"must have the same number of characters"
             )
         return self
 

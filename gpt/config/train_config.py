@@ -19,7 +19,7 @@ from gpt.config.section import (
 )
 
 MUON_RATIO = 5  # default ratio of Muon's peak learning rate to AdamW's
-MAX_RATE = 1000.0  # limit on learning rates and weight decay; training diverges far below it
+MAX_RATE = 1000.0  # limit on learning rates and weight decay; much smaller ones diverge already
 
 
 def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

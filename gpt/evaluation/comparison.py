@@ -152,7 +152,7 @@ class RowDifference:
 
     row: int  # `Row.number` of the compared row
     difference: float  # negative if the row is better than the first row
-    text: Interval | None  # interval of `difference` on unseen text; None if a run lacks its text
+    text: Interval | None  # interval of `difference` on unseen text; None if unknown
     seeds: Interval | None  # interval over seeds; None if either row has only one run
 
 

@@ -24,7 +24,7 @@ MAX_SCANNED_IDS = 2**22  # if val has more ids, only its first lines are looked 
 TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 # Warn if at least this fraction of val is in lines of train: in long lines; in all lines.
 LONG_SHARE_TO_WARN, SHARE_TO_WARN = 0.01, 0.25
-UNSEEN_SHARE_TO_WARN = 0.001  # warn if this fraction of val's characters does not occur in train
+UNSEEN_SHARE_TO_WARN = 0.001  # warn if train lacks at least this fraction of val's characters
 
 
 @dataclass(frozen=True)

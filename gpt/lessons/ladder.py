@@ -148,7 +148,7 @@ class Residual(nn.Module):
 
 
 class AddPositions(nn.Module):
-    """Add a trained vector to each position."""
+    """Add to each position its own trained vector."""
 
     def __init__(self, T: int, C: int) -> None:
         super().__init__()

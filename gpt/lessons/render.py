@@ -182,7 +182,7 @@ def table(
 
 
 def _number(value: float) -> str:
-    """Format integers as they are, very small or large numbers as 1e-07, others with 4 decimals."""
+    """Format integers as they are, other numbers with 4 decimals, tiny and huge ones as 1e-07."""
     if value == value // 1 and abs(value) < 1e6:
         return str(int(value))
     is_tiny = abs(value) < 5e-5

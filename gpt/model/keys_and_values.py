@@ -48,7 +48,7 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    Return views, each (..., 2, number of pairs). `kept_pairs` describes the pairs.
+    Return two views: (..., 2, P) and (..., 2, hs / 2 - P), where P is `kept_pairs(hs)`.
     """
     kept = kept_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

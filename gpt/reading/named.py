@@ -88,7 +88,7 @@ def locate_shakespeare() -> Path:
 
 
 def _fetch(place: str) -> bytes:
-    """Download tinyshakespeare; the error message names `place`, where the user can put it."""
+    """Download tinyshakespeare. If that fails, raise TextError, with advice."""
     import urllib.request  # takes 50 ms; only a download needs it
     from http.client import HTTPException
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 PROBE_PART = 0.05  # largest fraction of the command's time for all measurements together
 USUAL_PROBES = 12  # for each of 4 sizes: a step with long windows, one with short ones, and scoring
-# Step time of K members / (K x step time of one model), by device type, if they train at once.
+# Step time of K members that train at once, divided by K x the step time of one, by device type.
 MEMBERS_TIME = {"cpu": 0.9, "cuda": 0.6}
 WHOLE_PART = 0.25  # largest fraction of train.minutes for scoring all of val once
 REDUCED_VAL = 0.2  # if val is made smaller: the fraction of WHOLE_PART that scoring it takes
@@ -225,7 +225,7 @@ class _Chooser:
         return stopwatch
 
     def _expected_seconds(self, config: Config, size: Size) -> Seconds:
-        """Estimate seconds per step and scored character of an ensemble from those of a member."""
+        """Estimate an ensemble's seconds of a step and a scored character by those of a member."""
         one_config, one = self.measured[size]
         K = config.model.ensemble
         on_cuda, threads = self.device.type == "cuda", torch.get_num_threads()

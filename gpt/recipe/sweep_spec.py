@@ -91,10 +91,10 @@ def check_different(trials: Sequence[Trial]) -> None:
         first = names.setdefault(repr(sorted(trial.settings.items())), trial.name)
         if first != trial.name:
             raise UsageError(
-                f"expected runs that differ, but {first} and {trial.name} have the same settings "
-                f"(null stands for the default value; {arguments('minutes')} and "
-                f"{arguments('init_from')} override train.minutes and train.init_from); leave one "
-                f"out"
+                f"expected runs that differ, but {first} and {trial.name} have the same settings; "
+                f"leave one of the two runs out. null stands for the default value, and "
+                f"{arguments('minutes')} and {arguments('init_from')} override train.minutes and "
+                f"train.init_from"
             )
 
 

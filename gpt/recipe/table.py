@@ -156,8 +156,8 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
     """Return the number of characters of a step: `batch_size` x `T`, if `batch_size` is set.
 
     Otherwise, it is a power of two from 2^10 to 2^18, or `T` if that is larger. It grows with the
-    square root of `characters`, which each member sees: in a short run, many small steps are better
-    than few large ones (arXiv:1812.06162; scripts/experiments.md).
+    square root of `characters`, the number that each member sees: in a short run, many small steps
+    are better than few large ones (arXiv:1812.06162; scripts/experiments.md).
     """
     if batch_size is not None:
         return batch_size * T

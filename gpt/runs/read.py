@@ -86,7 +86,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _read_scored(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; if its loss on all of val is missing, take that from the last one.
+    """Read a checkpoint. If the best lacks its loss on all of val, take that of the last.
 
     The last checkpoint of a finished run contains the best checkpoint's loss on all of val.
     """

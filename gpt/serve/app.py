@@ -76,8 +76,8 @@ class AccessCheck:
 class App(Starlette):
     """Web application.
 
-    One thread computes all texts, a short piece of one request at a time. The thread never waits
-    for a client that reads slowly.
+    One thread generates the texts of all requests: a short piece for one, then a piece for another.
+    It never waits for a client that reads slowly.
 
     `hosts` are the names allowed in the header `Host`; `*` allows any. Without a check of `Host`,
     a site whose name resolves to this machine would pass AccessCheck, because its `Origin` equals
@@ -302,7 +302,7 @@ def serve(
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application logs its errors
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # `App` logs its own errors
     try:
         listener = socket.create_server(address, family=family)
     except OSError as error:

@@ -77,7 +77,7 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the path of the copy of standard input in `folder`, that of a run or sweep.
+    """Return the path of the copy of standard input in `folder`, a run or sweep.
 
     If there is no copy, copy standard input to the cache, and return the path of that copy.
     """

@@ -79,9 +79,9 @@ class Corpus:
             smaller = f", or {setting_arguments(f'model.T={shortest - 1}')} or less"
         other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(
-            f"{self.name}: {self.characters:,} characters are too few{needed}; train ("
-            f"{len(self.train):,}) and val ({counted(len(self.val), self.vocabulary.unit)}) must "
-            f"each be longer than model.T = {T}; use a longer text{other}{smaller}"
+            f"{self.name}: {self.characters:,} characters are too few{needed}; train has "
+            f"{len(self.train):,}, val {counted(len(self.val), self.vocabulary.unit)}, and each "
+            f"must have more than model.T = {T}; use a longer text{other}{smaller}"
         )
 
 
@@ -139,7 +139,7 @@ def _prepare(folder: Path, task: Task, fingerprint: list[str]) -> None:
         counts = count_text(task, parts)
         if not counts.characters:
             raise TextError(f"{name}: expected some text, got none")
-        with temporary.open("wb") as file:  # with a memory map, a full disk would kill the process
+        with temporary.open("wb") as file:  # not a memory map: a full disk would end the process
             fields = write(parts, counts, file)
         ids = folder / f"ids-{str(fields['sha256'])[:16]}.npy"
         temporary.replace(ids)

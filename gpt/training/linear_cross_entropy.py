@@ -56,7 +56,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         rows = min(N, max(1, logits_at_once(x.device) // V))
         weight_in_dtype, total = weight.to(dtype), x.new_zeros((), dtype=torch.float32)
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
-        # all chunks reuse this memory, because the system would have to clear new pages
+        # memory for all chunks: the system would first fill new memory with zeros, which takes time
         all_logits, product = x.new_empty(rows, V, dtype=dtype), x.new_empty(V, C, dtype=dtype)
         all_probs = all_logits.float()  # the same tensor if `dtype` is float32
         for start in range(0, N, rows):

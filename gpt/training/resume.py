@@ -66,7 +66,7 @@ def resumed_run(context: RunContext, *, extend: bool) -> StartingPoint:
 
 @contextmanager
 def _refusing_other_state(context: RunContext, step: int) -> Iterator[None]:
-    """Convert an error of loading a training state in the `with` block to a CheckpointError."""
+    """If the `with` block fails to load a training state, raise CheckpointError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
