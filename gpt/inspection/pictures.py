@@ -22,7 +22,7 @@ from gpt.terminal import escaped, symbol
 PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it
 MIN_SIDE, MAX_SIDE = 1.7, 7.0  # smallest and largest side of a map in inches
 LABEL_INCHES = 0.11  # smallest distance between labels; their letters are then 6 points high
-MIN_DPI = 150  # smallest resolution in dots per inch; higher if the cells of a map are smaller
+MIN_DPI = 150  # smallest resolution in dots per inch; raised so that a cell is at least a dot
 COLOURS = "YlOrBr"
 # matplotlib draws each character in the first of these fonts that contains it.
 FONTS = (

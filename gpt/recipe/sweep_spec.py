@@ -103,8 +103,8 @@ def check_same(folder: Path, spec: SweepSpec, asked: Sequence[Trial]) -> None:
     before, now = ({each.name: each.settings for each in trials} for trials in (spec.runs, asked))
     if before != now:
         raise UsageError(
-            f"{folder} holds a sweep with other runs or settings than given now; give the "
-            f"settings of that sweep to resume it, or choose another {arguments('run_dir')}"
+            f"{folder} holds a sweep with other runs or settings than those of this command; "
+            f"give its settings to resume it, or choose another {arguments('run_dir')}"
         )
 
 

@@ -97,7 +97,7 @@ def load_corpus(
     """Encode a text as ids. Return cached ids if neither the text nor the settings have changed.
 
     Changes of the text's files and of the cached ids are detected by `quick_sha256`. Only one
-    process prepares a text at a time; others wait for it.
+    process prepares a text with the same settings at a time; others wait for it.
 
     By default, val is a part of `source`, and the vocabulary is made from the text. If `extends` is
     true, the characters of the text are added to `vocabulary`. `seed` selects the documents of val

@@ -74,6 +74,6 @@ class Backward:
 def divide(x: Tensor, y: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
     """Divide `x` and `y`, (B, T) each, into at most `count` parts, (windows, T) each.
 
-    There can be fewer parts than `count`: 4 windows in 3 parts become 2 and 2.
+    There can be fewer parts than `count`: if it is 3, 4 windows become two parts of 2.
     """
     return [*zip(x.chunk(count), y.chunk(count), strict=True)]

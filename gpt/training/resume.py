@@ -34,8 +34,8 @@ RISE_TO_ANNOUNCE = 1.2  # a resume logs a message if the learning rate rises by 
 def resumed_run(context: RunContext, *, extend: bool) -> StartingPoint:
     """Load the run's last checkpoint, to continue the run with the settings `context.config`.
 
-    With `extend`, a finished run can continue, too, and `train.minutes` adds to the time used so
-    far. Raise ConfigError, UsageError or CheckpointError if the run cannot continue.
+    With `extend`, a finished run can continue, too, and `train.minutes` comes on top of the
+    time used so far. Raise ConfigError, UsageError or CheckpointError if the run cannot continue.
     """
     data, state = context.ranks.broadcast(recover, context.folder)
     with _refusing_other_state(context, data.step):

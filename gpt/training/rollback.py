@@ -1,4 +1,4 @@
-"""Handle steps with NaN: count those that were skipped; after several in a row, roll the run back.
+"""Handle steps with NaN, which are skipped: after several in a row, roll the run back.
 
 A step diverges if its loss or its gradient is NaN or infinite. `TrainStep.update_weights` skips
 such a step, in an ensemble only for the affected members. After MAX_SKIPPED_STEPS in a row, the run

@@ -17,7 +17,7 @@ MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 
 
 class TimeBudget:
-    """The time of a run, and the steps that fit into it by the measurements of `stopwatch`."""
+    """The time limit of a run; computes how many steps fit, from times that `stopwatch` measured."""
 
     def __init__(
         self, minutes: float | None, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
