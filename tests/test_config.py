@@ -88,7 +88,7 @@ def test_words_stay_words(name):
         ("block_size: 8", "block_size: unknown key; did you mean model.T?"),
         ("model: {n_embd: 8}", "model.n_embd: unknown key; did you mean model.C?"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
-        ("train: {plans: [[0, 9], [7, 9], [7, 2000]]}", "train.plans: expected pairs [step,"),
+        ("train: {plans: [[0, 9], [7, 9], [7, 2000]]}", "train.plans: expected pairs such as"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
         ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: expected distinct words"),
         ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML: expected spaces, got a tab"),

@@ -26,8 +26,8 @@ def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], .
     is_ordered = all(step < later for (step, _), (later, _) in pairwise(plans))
     if plans and not (is_ordered and plans[0][0] == 0 and all(a < b for a, b in plans)):
         raise ValueError(
-            "expected pairs such as [[0, 900], [400, 850]]: a step, ascending from 0, and the larger "
-            "number of steps of the whole run that was planned at that step"
+            "expected pairs such as [[0, 900], [400, 850]]: a step, ascending from 0, and the "
+            "larger number of steps of the whole run that was planned at that step"
         )
     return plans
 

@@ -125,11 +125,8 @@ def new_run(context: RunContext, probed: Seconds | None) -> StartingPoint:
     if (minutes := config.train.minutes) is not None:
         steps, last_s = counted(schedule.steps, "step"), budget.score_s(budget.val_ids)
         if schedule.steps == config.train.max_steps:
-            log.info(
-                "%s, the limit train.max_steps; the run may end before the %g min of train.minutes",
-                steps,
-                minutes,
-            )
+            message = "%s, the limit train.max_steps; the run may end before its %g minutes"
+            log.info(message, steps, minutes)
         else:
             message = "about %s in %g min, of which the evaluation at the end takes %.1f s"
             log.info(message, steps, minutes, last_s)

@@ -17,7 +17,7 @@ MIN_EVAL_CHARACTERS = 10_000  # smallest part of val that an evaluation scores
 
 
 class TimeBudget:
-    """The time limit of a run; computes how many steps fit, from times that `stopwatch` measured."""
+    """The time limit of a run; computes how many steps fit, by the times of `stopwatch`."""
 
     def __init__(
         self, minutes: float | None, val_ids: int, stopwatch: Stopwatch, elapsed_before: float = 0.0
