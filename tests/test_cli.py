@@ -605,7 +605,7 @@ def test_without_a_terminal_a_line_from_time_to_time_shows_the_progress(
     gpt, config_file, monkeypatch
 ):
     """Bug: `2> log.txt` showed nothing between two evaluations, hours apart."""
-    monkeypatch.setattr("gpt.training.callbacks.LOG_S", 0)
+    monkeypatch.setattr("gpt.training.progress_bar.LOG_S", 0)
     code, _, err = gpt("train", "--config", config_file)
     assert code == 0
     assert re.search(r"^step 11 of 11: val .*, train .*, about \d\d:\d\d left$", err, re.MULTILINE)

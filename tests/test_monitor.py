@@ -26,8 +26,9 @@ from gpt.reading.sources import open_source
 from gpt.terminal import visible
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
-from gpt.training.callbacks import Callback, make_bar
+from gpt.training.callbacks import Callback
 from gpt.training.metrics_file import MetricsFile, delete_records_after
+from gpt.training.progress_bar import make_bar
 from gpt.training.run_context import RunContext
 from gpt.training.start import train_run
 from gpt.training.tensorboard import TensorBoard

@@ -8,12 +8,13 @@ from gpt.config.period import Period
 from gpt.errors import Interrupted, resume_command
 from gpt.evaluation.loss import Stopped
 from gpt.training.advice import overfit_warning
-from gpt.training.callbacks import Callback, EventFunction, OnEvent, ProgressBar
+from gpt.training.callbacks import Callback, EventFunction, OnEvent
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.data_parallel import check_equal
 from gpt.training.evaluator import Evaluator
 from gpt.training.members import AnyStep
 from gpt.training.metrics_file import MetricsFile, delete_records_after
+from gpt.training.progress_bar import ProgressBar
 from gpt.training.rollback import Diverged, count_skipped, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.run_state import CurrentStep, StartingPoint
