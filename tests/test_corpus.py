@@ -328,14 +328,14 @@ def test_a_short_text_is_told_the_number_of_characters_that_are_needed(T, fracti
     assert told and "model.T=" not in str(caught.value)
     needed = int(told[1].replace(",", ""))
     load(b"ab" * (needed // 2) + b"a" * (needed % 2), val_fraction=fraction).check_fits(T, data)
-    with pytest.raises(TextError, match=rf"{needed - 1:,} char.* longer than model.T = {T}; use"):
+    with pytest.raises(TextError, match=rf"{needed - 1:,} char.* more than model.T = {T}; use"):
         load(b"a" * (needed - 1), val_fraction=fraction).check_fits(T, data)
 
 
 def test_T_must_fit_into_the_shorter_split(gpt):
     corpus = load(b"ab" * 555)  # 999 train, 111 val
     with pytest.raises(
-        TextError, match=r"\(111 char.* model\.T = 111; .*, or .*model\.T=110.* or less"
+        TextError, match=r"val 111 char.* model\.T = 111; .*, or .*model\.T=110.* or less"
     ):
         corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
