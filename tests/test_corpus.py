@@ -339,7 +339,7 @@ def test_T_must_fit_into_the_shorter_split(gpt):
     ):
         corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))
-    expected = r"t \(val: t\): 219 .* too few; train \(210\) and val \(9 .*longer text, or"
+    expected = r"t \(val: t\): 219 .* too few; train has 210, val 9 .*longer text, or"
     with pytest.raises(TextError, match=expected):  # bug: the val text was not named
         separate.check_fits(9, DataConfig(val_source="other.txt"))
     for length, expected in ((60, "60 characters are too few: 81 are"), (81, "too short for")):
