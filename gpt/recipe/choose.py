@@ -20,6 +20,7 @@ from gpt.errors import ConfigError, Interrupted, counted
 from gpt.evaluation.windows import scored_windows
 from gpt.model.ensemble import make_model
 from gpt.model.shapes import parameter_count
+from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe import table
 from gpt.recipe.table import SIZES, Choice, Size, context_length, step_characters
 from gpt.terminal import phase
@@ -109,6 +110,10 @@ class _Chooser:
                 T = _window_length(self.corpus, self.base, SIZES[0])
                 repeated = repeated_part(self.corpus.val, T, match_length(self.corpus, T))
                 self.repeats = repeated > MUCH_REPEATED
+        needs_larger = self.repeats or V >= LARGE_VOCABULARY
+        self.min_seen = (
+            table.FEWER_SEEN_PER_PARAMETER if needs_larger else table.MIN_SEEN_PER_PARAMETER
+        )
 
     def choose(self) -> tuple[Config, Choice, Seconds]:
         """Measure larger and larger sizes until one is too slow; choose the size before it.
@@ -116,7 +121,9 @@ class _Chooser:
         Return the config, its Choice, and the expected seconds per step and per scored character.
         """
         sizes = self._allowed_sizes()
-        size, characters = table.largest_size(sizes, self.measure_size, self.train_ids)
+        size, characters = table.largest_size(
+            sizes, self.measure_size, self.train_ids, self.min_seen
+        )
         max_members = self.kept.get("model.ensemble", table.MAX_MEMBERS.get(self.device.type, 1))
         choice = table.choose_members(size, characters, self.train_ids, max_members)
         config = self._config(choice)
@@ -184,7 +191,7 @@ class _Chooser:
         On an accelerator, return a member's run if that is shorter: its steps are smaller, and
         small steps take more time per character there.
         """
-        characters = table.MIN_SEEN_PER_PARAMETER * size.parameters
+        characters = self.min_seen * size.parameters
         useful = round(table.useful_passes(self.train_ids)[0] * self.train_ids)
         return Choice(size, characters if self.device.type == "cpu" else min(characters, useful))
 

@@ -5,8 +5,9 @@ In this module, a character means an id, which can also be a byte.
 
 1. **Size.** Exclude sizes with more than MAX_PARAMETERS_PER_TRAIN_CHARACTER parameters for each
    character of the train split. Start with the smallest size. Go to the next larger size as long as
-   the run would see at least MIN_SEEN_PER_PARAMETER characters for each parameter of that size. The
-   smallest size may see fewer.
+   the run would see at least MIN_SEEN_PER_PARAMETER characters for each parameter of that size, or
+   FEWER_SEEN_PER_PARAMETER if the text repeats itself, as code does, or has a large vocabulary:
+   these need larger models. The smallest size may see fewer.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 from gpt.text.corpus import USUAL_MIN_CONTEXT
 
 MIN_SEEN_PER_PARAMETER = 5  # characters; about 20 are best for large models (arXiv:2203.15556)
+FEWER_SEEN_PER_PARAMETER = 1.5  # as above, if the text repeats itself or has a large vocabulary
 MAX_PARAMETERS_PER_TRAIN_CHARACTER = 10  # sizes with more parameters are excluded (rule 1)
 MAX_MEMBERS = {"cpu": 8, "cuda": 16}  # largest number of models in an ensemble, by device type
 # columns: largest length of the train split in characters; useful passes over it; token dropout
@@ -98,7 +100,10 @@ class Choice:
 
 
 def largest_size(
-    sizes: Sequence[Size], seen: Callable[[Size], float], train_characters: int
+    sizes: Sequence[Size],
+    seen: Callable[[Size], float],
+    train_characters: int,
+    min_seen: float = MIN_SEEN_PER_PARAMETER,
 ) -> tuple[Size, float]:
     """Choose a size by rule 1; return it, and how many characters its model would see.
 
@@ -112,10 +117,10 @@ def largest_size(
     i, characters = 0, seen(allowed[0])
     while i + 1 < len(allowed):
         work = characters * allowed[i].parameters
-        fast = sum(MIN_SEEN_PER_PARAMETER * size.parameters**2 <= work for size in allowed)
+        fast = sum(min_seen * size.parameters**2 <= work for size in allowed)
         larger = max(i + 1, fast - 1)
         fewer = seen(allowed[larger])
-        if fewer >= MIN_SEEN_PER_PARAMETER * allowed[larger].parameters:
+        if fewer >= min_seen * allowed[larger].parameters:
             i, characters = larger, fewer
         else:  # also try the sizes that were skipped, if any
             allowed = allowed[:larger]
