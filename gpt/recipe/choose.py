@@ -191,7 +191,7 @@ class _Chooser:
         On an accelerator, return a member's run if that is shorter: its steps are smaller, and
         small steps take more time per character there.
         """
-        characters = self.min_seen * size.parameters
+        characters = round(self.min_seen * size.parameters)
         useful = round(table.useful_passes(self.train_ids)[0] * self.train_ids)
         return Choice(size, characters if self.device.type == "cpu" else min(characters, useful))
 
