@@ -21,6 +21,7 @@ from gpt.recipe.choose import (
     repeated_part,
 )
 from gpt.recipe.table import (
+    FEWER_SEEN_PER_PARAMETER,
     SIZES,
     Choice,
     Size,
@@ -78,6 +79,8 @@ def test_the_example_of_the_table_worked_out_by_hand():
     seen = dict.fromkeys(SIZES, 5000000.0) | dict.fromkeys(SIZES[:4], 9000000.0)
     size, characters = largest_size(SIZES, seen.__getitem__, 1_000_000)
     assert (size, characters) == (Size(3, 128), 9e6)
+    of_code, _ = largest_size(SIZES, seen.__getitem__, 1_000_000, FEWER_SEEN_PER_PARAMETER)
+    assert of_code == Size(6, 192), "it sees 1.9 for each parameter, and 6 x 256 only 1.1"
     assert choose_members(size, characters, 1_000_000, 8) == Choice(size, 3_000_000, 3, 0.01)
 
 
