@@ -335,7 +335,7 @@ def test_a_short_text_is_told_the_number_of_characters_that_are_needed(T, fracti
 def test_T_must_fit_into_the_shorter_split(gpt):
     corpus = load(b"ab" * 555)  # 999 train, 111 val
     with pytest.raises(
-        TextError, match=r"val 111 char.* model\.T = 111; .*, or .*model\.T=110.* or less"
+        TextError, match=r"val 111 char.* model\.T = 111; .*, or at most .*model\.T=110"
     ):
         corpus.check_fits(111, DataConfig())
     separate = load_corpus(source_of(["abc" * 70]), val_source=source_of(["xaé" * 3]))

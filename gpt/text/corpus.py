@@ -76,7 +76,7 @@ class Corpus:
             needed = f": {least_characters(T, data.val_fraction):,} are needed"
         smaller = ""
         if shortest > USUAL_MIN_CONTEXT:
-            smaller = f", or {setting_arguments(f'model.T={shortest - 1}')} or less"
+            smaller = f", or at most {setting_arguments(f'model.T={shortest - 1}')}"
         other = "" if data.val_source else " or another data.val_fraction"
         raise TextError(
             f"{self.name}: {self.characters:,} characters are too few{needed}; train has "
