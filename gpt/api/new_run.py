@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.run_text import encode_sources, open_sources, read_text, summary_of
 from gpt.api.settings import Settings, TextPath, as_changes, changed_config
 from gpt.config.load import check_effects, keys_given, keys_set_by, load_config
 from gpt.config.schema import Config, explicit
@@ -16,9 +15,10 @@ from gpt.distributed import SINGLE, Ranks
 from gpt.errors import counted, setting_arguments
 from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 from gpt.terminal import phase
-from gpt.text.corpus import Corpus
 
+# functions import gpt.api.run_text, so that errors in a config are shown 0.1 s earlier
 if TYPE_CHECKING:
+    from gpt.text.corpus import Corpus
     from gpt.training.stopwatch import Seconds
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class NewRun:
         """
 
         def inherited(run: str) -> dict[str, Any]:
+            from gpt.api.run_text import summary_of
+
             return settings_to_inherit(summary_of(run, "train.init_from"))
 
         changes = as_changes(self.settings)
@@ -76,6 +78,8 @@ class NewRun:
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
+            from gpt.api.run_text import summary_of
+
             check_same_model(summary_of(config.train.init_from, "train.init_from"), config)
         return config
 
@@ -95,7 +99,7 @@ class NewRun:
         clock: Callable[[], float],
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks = SINGLE,
-    ) -> tuple[Config, Corpus, "Seconds | None"]:
+    ) -> tuple[Config, "Corpus", "Seconds | None"]:
         """Return the config, adapted to the text; the text; and times that were measured for it.
 
         1. If `needs_choice`, choose the unset settings for the text and the time.
@@ -104,12 +108,14 @@ class NewRun:
         """
         if self.needs_choice(config):
             return choose_settings(config, clock, should_stop, ranks)
+        from gpt.api.run_text import read_text
+
         corpus = read_text(config, ranks=ranks)
         if config.train.init_from is not None:
             config = self._limit_fine_tuning(config, corpus)
         return config, corpus, None
 
-    def _limit_fine_tuning(self, config: Config, corpus: Corpus) -> Config:
+    def _limit_fine_tuning(self, config: Config, corpus: "Corpus") -> Config:
         """Limit the steps, and set early stopping, unless the user gave these settings."""
         keys, train = keys_given(self.config, as_changes(self.settings)), config.train
         if train.minutes is None and {"train.steps", "train.plans"} & keys:
@@ -138,8 +144,10 @@ def choose_settings(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
     ranks: Ranks = SINGLE,
-) -> tuple[Config, Corpus, "Seconds | None"]:
+) -> tuple[Config, "Corpus", "Seconds | None"]:
     """Read the text, and choose the settings that `config` leaves unset; see `NewRun.prepare`."""
+    from gpt.api.run_text import encode_sources, open_sources
+
     sources = open_sources(config.data, ranks=ranks)
     corpus = encode_sources(config, sources, ranks=ranks)
     with phase("loading PyTorch"):

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.api.new_run import NewRun, since_now
-from gpt.api.run_text import read_text
 from gpt.api.settings import Settings, TextPath, as_changes, changed_config
 from gpt.config.load import check_effects, keys_set_by
 from gpt.config.schema import Config
@@ -17,10 +16,10 @@ from gpt.runs.format import has_checkpoint
 from gpt.runs.recovery import summary_to_resume
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
-from gpt.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from gpt.recipe.dry_run import Estimate
+    from gpt.text.corpus import Corpus
     from gpt.training.callbacks import OnEvent
     from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
@@ -180,7 +179,7 @@ def _resumed(
     text: TextPath | Sequence[TextPath] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
-) -> tuple[Config, Corpus, Path, "Mode"]:
+) -> tuple[Config, "Corpus", Path, "Mode"]:
     """Return the config, text, folder and mode of a run that all ranks resume; see `resume`.
 
     If torchrun restarted the processes, `begun` is the run that they trained before, else None.
@@ -197,6 +196,8 @@ def _resumed(
         changes.append("train.max_steps=null")  # the old limit does not apply to the added time
     settled = changed_config(newest.config, text, changes, minutes)
     check_effects(settled, given)
+    from gpt.api.run_text import read_text
+
     corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
     return settled, corpus, folder, "extend" if extends else "resume"
 
@@ -204,7 +205,7 @@ def _resumed(
 def _train(
     ranks: Ranks,
     config: Config,
-    corpus: Corpus,
+    corpus: "Corpus",
     run: Path,
     mode: "Mode",
     should_stop: Callable[[], bool],
