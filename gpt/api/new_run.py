@@ -16,7 +16,7 @@ from gpt.errors import counted, setting_arguments
 from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 from gpt.terminal import phase
 
-# functions import gpt.api.run_text, so that errors in a config are shown 0.1 s earlier
+# functions import gpt.api.run_text, so that errors in a config are shown sooner
 if TYPE_CHECKING:
     from gpt.text.corpus import Corpus
     from gpt.training.stopwatch import Seconds

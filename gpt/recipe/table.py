@@ -7,7 +7,8 @@ In this module, a character means an id, which can also be a byte.
    character of the train split. Start with the smallest size. Go to the next larger size as long as
    the run would see at least MIN_SEEN_PER_PARAMETER characters for each parameter of that size, or
    FEWER_SEEN_PER_PARAMETER if the text repeats itself, as code does, or has a large vocabulary:
-   these need larger models. The smallest size may see fewer.
+   these need larger models. Repetition is not measured if the user sets the heads. The smallest
+   size may see fewer.
 2. **Members.** A model that sees a text too often overfits; PASSES lists how many passes are
    useful. Divide the characters seen in the time by the characters of the useful passes, and round.
    The result, from 1 to MAX_MEMBERS, is the number of models of an ensemble. They share the time
@@ -186,6 +187,7 @@ def settings(
 
     Shorter runs have larger learning rates, and less momentum (`muon_momentum`). Models wider than
     RUN_C have a smaller AdamW rate.
+
     `repeats` says whether the text repeats itself, as code does. If so, copying is made easier to
     learn: half of each key comes from the previous character, there are at least two heads, and
     `train.first_window` is longer.

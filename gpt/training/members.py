@@ -82,7 +82,7 @@ class EnsembleStep:
         return losses, norms
 
     def probe(self, step: int) -> None:
-        """Start to compute `step` without changing weights; see `TrainStep.probe`."""
+        """Compute `step` without changing anything, to measure its time."""
         self(step, is_probe=True)
         self._finish()
 

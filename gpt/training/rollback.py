@@ -34,7 +34,7 @@ def count_skipped(
 ) -> int:
     """Return how many steps in a row, up to `step`, were skipped; raise Diverged if too many.
 
-    `results` are losses and gradient norms of the newest steps, oldest first; see `AnyStep.read`.
+    `results` are losses and gradient norms of the newest steps, oldest first; see `TrainStep.read`.
     Before them, `skipped` steps in a row were skipped. `on_skip` is called with the number of each
     skipped step, and the reason.
     """

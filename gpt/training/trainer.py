@@ -167,10 +167,11 @@ class Trainer:
 
         These depend on signals and clocks, so the ranks exchange them and return the same values.
         """
+        stop = self.context.should_stop()
         due, total = False, 0  # except on rank 0, so that the sums are rank 0's values
         if self.context.ranks.rank == 0:
             due, total = self.checkpointer.is_due_by_clock(), self.new_total()
-        sums = self.context.ranks.sum([self.context.should_stop(), due, total])
+        sums = self.context.ranks.sum([stop, due, total])
         return sums[0] > 0, sums[1] > 0, int(sums[2])
 
     def new_total(self) -> int:
