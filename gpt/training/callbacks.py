@@ -1,4 +1,4 @@
-"""What shows and records a run is a Callback; one of them calls the user's `on_event`."""
+"""Receive the events of a run: the interface `Callback`, and calls of the user's `on_event`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

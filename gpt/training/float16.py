@@ -31,7 +31,7 @@ class LossScaler(torch.amp.GradScaler):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether an overflow is normal: each one lowers the factor, until it is below 1."""
+        """Whether gradients may overflow: GradScaler can still lower its factor, which is >= 1."""
         return self.is_enabled() and self.get_scale() >= 1
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
