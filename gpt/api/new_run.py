@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.settings import Settings, TextPath, as_changes, changed_config
+from gpt.api.settings import Settings, TextPath, as_changes, changed_config, summary_of
 from gpt.config.load import check_effects, keys_given, keys_set_by, load_config
 from gpt.config.schema import Config, explicit
 from gpt.distributed import SINGLE, Ranks
@@ -62,8 +62,6 @@ class NewRun:
         """
 
         def inherited(run: str) -> dict[str, Any]:
-            from gpt.api.run_text import summary_of
-
             return settings_to_inherit(summary_of(run, "train.init_from"))
 
         changes = as_changes(self.settings)
@@ -78,8 +76,6 @@ class NewRun:
             given -= {"train.max_steps"}
         check_effects(config, given)
         if config.train.init_from is not None:
-            from gpt.api.run_text import summary_of
-
             check_same_model(summary_of(config.train.init_from, "train.init_from"), config)
         return config
 

@@ -5,15 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.api.settings import Settings, TextPath, changed_config
+from gpt.api.settings import Settings, TextPath, changed_config, summary_of
 from gpt.config.data_config import DataConfig
 from gpt.config.schema import Config
 from gpt.distributed import SINGLE, Ranks
 from gpt.errors import CheckpointError, GPTError, TextError, Unreadable, UsageError, command
 from gpt.evaluation.text_report import TextReport, describe_text, lines_in
 from gpt.reading.sources import open_source
-from gpt.runs.folder import find_run
-from gpt.runs.format import CheckpointData, is_checkpoint
+from gpt.runs.format import is_checkpoint
 from gpt.runs.read import read_summary
 from gpt.terminal import phase
 from gpt.text.cache import reads_standard_input, standard_input
@@ -95,14 +94,6 @@ def encode_sources(
     if ranks.local_rank == 0:
         ranks.wait()
     return corpus
-
-
-def summary_of(run: str, key: str) -> CheckpointData:
-    """Read the last checkpoint of `run`, a value of the setting `key`, but not its weights."""
-    try:
-        return read_summary(find_run(run), "last")
-    except UsageError as error:
-        raise UsageError(f"{key}: {error}") from None
 
 
 def run_text(model: "Model", advice: str = "") -> Corpus:

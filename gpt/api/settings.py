@@ -1,4 +1,4 @@
-"""Turn the arguments `config`, `text`, `minutes` and `settings` into a config."""
+"""Turn the arguments `config`, `text`, `minutes` and `settings` into a config; read named runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,9 @@ from gpt.config.load import Override, keys_set_by, load_config
 from gpt.config.schema import Config
 from gpt.errors import UsageError, arguments, shown
 from gpt.files import check_working_folder
+from gpt.runs.folder import find_run
+from gpt.runs.format import CheckpointData
+from gpt.runs.read import read_summary
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 TextPath = str | Path
@@ -67,3 +70,11 @@ def as_changes(settings: Settings) -> list[Override]:
             f"{shown(repr(settings))}"
         )
     return [*settings]
+
+
+def summary_of(run: str, key: str) -> CheckpointData:
+    """Read the last checkpoint of `run`, a value of the setting `key`, but not its weights."""
+    try:
+        return read_summary(find_run(run), "last")
+    except UsageError as error:
+        raise UsageError(f"{key}: {error}") from None
