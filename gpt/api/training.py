@@ -13,7 +13,6 @@ from gpt.errors import UsageError, shown
 from gpt.files import from_here
 from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, find_run
 from gpt.runs.format import has_checkpoint
-from gpt.runs.recovery import summary_to_resume
 from gpt.signals import saving_on_interrupt
 from gpt.terminal import phase
 
@@ -184,6 +183,9 @@ def _resumed(
 
     If torchrun restarted the processes, `begun` is the run that they trained before, else None.
     """
+    from gpt.api.run_text import read_text
+    from gpt.runs.recovery import summary_to_resume
+
     run = begun or run  # after a restart, continue the same run, which may not be the newest
     folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
@@ -196,8 +198,6 @@ def _resumed(
         changes.append("train.max_steps=null")  # the old limit does not apply to the added time
     settled = changed_config(newest.config, text, changes, minutes)
     check_effects(settled, given)
-    from gpt.api.run_text import read_text
-
     corpus = read_text(settled, newest.vocabulary, None if text else folder, ranks)
     return settled, corpus, folder, "extend" if extends else "resume"
 
